@@ -1,0 +1,215 @@
+"""What controller, agents and operators say to each other.
+
+One tagged union per direction. Length-prefixed JSON frames over TLS; a frame
+that does not decode closes the connection (it is a bug or a stranger).
+"""
+
+from retinue.terms.launch import LaunchSpec
+from retinue.terms.record import Record
+from retinue.terms.replica import AnyEvent, Exited
+
+
+class Message(Record, frozen=True, tag_field="m"):
+    """One frame."""
+
+
+# --- agent -> controller --------------------------------------------------------
+
+
+class Observed(Record, frozen=True):
+    """What an agent knows of one incarnation; part of the full state it sends on connect."""
+
+    replica: str
+    incarnation: int
+    is_running: bool
+    pid: int = 0
+    host_pid: int = 0
+    port: int | None = None
+    is_startup_passed: bool = False
+    is_ready: bool = False
+    """Last readiness the streak settled on."""
+    is_stopping: bool = False
+    exited: Exited | None = None
+    """Set when it is gone; kept until a newer incarnation is launched."""
+
+
+class Hello(Message, frozen=True, tag=True):
+    """First frame of an agent, on every connection."""
+
+    node: str
+    version: str
+    nonce: str
+    """Read from `<attempt dir>/nonce`: proves that the run directory is the same one."""
+    python: str = ""
+    agent_starts: int = 1
+    pid: int = 0
+    """The agent's, in its own namespace."""
+    host_pid: int = 0
+    keeper_host_pid: int = 0
+    outer_pid: int = 0
+    has_namespace: bool = True
+    weaker: str = ""
+    """Why a weaker rung is used; empty when none."""
+    gateway_port: int | None = None
+    """Port the keeper holds for the run; None before `BindGateway`."""
+    observed: tuple[Observed, ...] = ()
+
+
+class Beat(Message, frozen=True, tag=True):
+    """Every 2 s."""
+
+    loop_lag_s: float = 0.0
+    load_per_cpu: float = 0.0
+    memory_free_mib: int = 0
+    log_lines_lost: int = 0
+    """Since the agent started; log lines dropped because the file system was slow or full."""
+    journal_stuck_s: float = 0.0
+    """How long the agent's oldest unwritten log line has waited."""
+
+
+class Report(Message, frozen=True, tag=True):
+    """Something happened to one replica."""
+
+    replica: str
+    event: AnyEvent
+
+
+class GatewayBound(Message, frozen=True, tag=True):
+    """Answer to `BindGateway`."""
+
+    port: int
+    is_bound: bool
+    holder: str = ""
+    """Who has the port when it is refused, as far as the node can tell."""
+
+
+class GatewayFacts(Message, frozen=True, tag=True):
+    """What the node's gateway counted, and whom it dropped by itself."""
+
+    requests: int = 0
+    held: int = 0
+    failed: int = 0
+    """Requests that ended in a typed error of ours."""
+    retried: int = 0
+    in_flight: dict[str, int] = {}
+    """Service -> requests in flight."""
+    dropped: tuple[str, ...] = ()
+    """Replica ids the gateway stopped using after a streak of failed requests."""
+
+
+class NodeEnding(Message, frozen=True, tag=True):
+    """The agent ends its node now (told to, or an orphan)."""
+
+    reason: str
+
+
+class NodeNote(Message, frozen=True, tag=True):
+    """Something on the node that people should read: a restarted agent or gateway, a stuck disk."""
+
+    what: str
+    reason: str
+    role: str = ""
+    """`agent` | `gateway` | `keeper` | ``."""
+
+
+FromAgent = Hello | Beat | Report | GatewayBound | GatewayFacts | NodeEnding | NodeNote
+
+
+# --- controller -> agent ---------------------------------------------------------
+
+
+class Welcome(Message, frozen=True, tag=True):
+    """Answer to `Hello`."""
+
+    run_id: str
+    attempt: int
+    orphan_grace_s: float
+
+
+class Refused(Message, frozen=True, tag=True):
+    """Answer to a `Hello` that does not belong here; the agent ends its node."""
+
+    reason: str
+
+
+class BindGateway(Message, frozen=True, tag=True):
+    """Bind 127.0.0.1:port and start the gateway there."""
+
+    port: int
+
+
+class LaunchOrder(Message, frozen=True, tag=True):
+    """Start one incarnation."""
+
+    spec: LaunchSpec
+
+
+class StopOrder(Message, frozen=True, tag=True):
+    """Run the stop ladder on one incarnation."""
+
+    replica: str
+    incarnation: int
+    signal: str
+    grace_s: float
+    reason: str
+
+
+class Backend(Record, frozen=True):
+    """One published replica as a gateway sees it."""
+
+    replica: str
+    incarnation: int
+    node: str
+    host: str
+    port: int
+
+
+class Route(Record, frozen=True):
+    """One service as a gateway sees it."""
+
+    service: str
+    backends: tuple[Backend, ...]
+    is_per_node: bool = False
+    hold_s: float = 900.0
+    """0: answer the typed error at once."""
+    unready_since_utc: float | None = None
+    cause: str = ""
+    """Why there is no backend, for the typed error."""
+
+
+class Membership(Message, frozen=True, tag=True):
+    """The full set of routes; a lower epoch than the last one is ignored."""
+
+    epoch: int
+    routes: tuple[Route, ...]
+
+
+class EndNode(Message, frozen=True, tag=True):
+    """Everything on the node is stopped or about to be killed; leave nothing."""
+
+    reason: str
+
+
+FromController = Welcome | Refused | BindGateway | LaunchOrder | StopOrder | Membership | EndNode
+
+
+# --- operator <-> controller -----------------------------------------------------
+
+
+class Ask(Message, frozen=True, tag=True):
+    """One request of an operator's command."""
+
+    command: str
+    """`restart` | `down` | `status` | `drain`."""
+    target: str = ""
+    """`judge`, `judge/0`, a node name, or empty."""
+
+
+class Answer(Message, frozen=True, tag=True):
+    """The one answer."""
+
+    is_done: bool
+    text: str
+
+
+FromOperator = Ask

@@ -1,0 +1,119 @@
+"""The plan: who runs where, in which order, and why. Values only.
+
+Written to `plan.json` and read back by the controller, so it is complete: the
+controller never needs the manifest again.
+"""
+
+from retinue.allocation.records import Allocation
+from retinue.terms.launch import LaunchSpec
+from retinue.terms.record import Record
+from retinue.terms.replica import OnExhausted, Policy
+
+
+class Dependency(Record, frozen=True):
+    """One edge of `depends_on`."""
+
+    service: str
+    condition: str
+    """`started` | `ready` | `completed`."""
+    is_required: bool = True
+    """False: a dependency that failed for good does not hold this service back."""
+    wants_restart: bool = False
+    """True: when the dependency gets a new incarnation, this service is restarted too."""
+
+
+class ReplicaPlan(Record, frozen=True):
+    """One replica: its place and its launch, but for the incarnation number."""
+
+    id: str
+    service: str
+    index: int
+    node: str
+    group: str
+    launch: LaunchSpec
+    """With incarnation 0; placeholders known to the plan are already filled in."""
+    policy: Policy
+    gpus: tuple[int, ...] = ()
+    why: str = ""
+    """One sentence: why this node."""
+
+
+class Egress(Record, frozen=True):
+    """What a service may reach; the default is the allocation only."""
+
+    is_on: bool = True
+    udp: str = "none"
+    """`none` | `loopback` | `full`."""
+    allow: tuple[str, ...] = ()
+    """`CIDR:PORT`, `CIDR`, or `HOST:PORT`."""
+
+
+class ServicePlan(Record, frozen=True):
+    """One service of the manifest."""
+
+    name: str
+    kind: str
+    """`judge` | `retrieval` | `user-simulator` | `checks` | `sandbox` | `command`."""
+    replicas: tuple[str, ...]
+    """Replica ids in order."""
+    min_ready: int
+    """Ready replicas that make the service ready (gates dependants and the trainer)."""
+    has_port: bool
+    is_http: bool = True
+    """False: a TCP service, whose address is in endpoints.json without a stability promise."""
+    is_per_node: bool = False
+    """Gateways prefer the own node's replica."""
+    depends_on: tuple[Dependency, ...] = ()
+    on_exhausted: OnExhausted = OnExhausted.DEGRADE
+    egress: Egress = Egress()
+    env_secrets: tuple[tuple[str, str], ...] = ()
+    """(environment name, caller's environment name) for `env:NAME` references; no values."""
+    start_lane: int = 0
+    """Services of lane n wait for nothing in lanes > n."""
+
+
+class GroupPlan(Record, frozen=True):
+    """A named slice of the allocation's nodes."""
+
+    name: str
+    nodes: tuple[str, ...]
+    """In allocation order."""
+
+
+class TrainerPlan(Record, frozen=True):
+    """How the user's command is run."""
+
+    group: str | None
+    """None: no `trainer.on`; all nodes."""
+    argv: tuple[str, ...] = ()
+    """Empty: `up`, no trainer. Placeholders {group.nodelist} {group.count} filled in."""
+    stop_signal: str = "TERM"
+    grace_s: float = 60.0
+    egress: Egress = Egress(is_on=False)
+
+
+class Plan(Record, frozen=True):
+    """Everything the controller needs."""
+
+    name: str
+    allocation: Allocation
+    groups: tuple[GroupPlan, ...]
+    services: tuple[ServicePlan, ...]
+    """In manifest order."""
+    replicas: tuple[ReplicaPlan, ...]
+    """In manifest order."""
+    trainer: TrainerPlan
+    start_lanes: tuple[tuple[str, ...], ...] = ()
+    """Services that may start together; lane n+1 depends on lanes <= n. For people: the run follows `depends_on`."""
+    stop_lanes: tuple[tuple[str, ...], ...] = ()
+    """Callers before what they call: the reverse of start_lanes."""
+    drain_s: float = 120.0
+    """How long before the deadline the run begins to stop."""
+    hold_s: float = 900.0
+    """How long a request waits while nothing is ready."""
+    wants_namespace: bool = True
+    """`node: {namespace: off}` is False."""
+    orphan_grace_s: float = 60.0
+    join_timeout_s: float = 120.0
+    warnings: tuple[str, ...] = ()
+    """Printed by plan and run, and kept in the verdict."""

@@ -1,0 +1,43 @@
+"""Names of the files of a run, and the record the pre-flight leaves for the controller.
+
+The run directory is shared by all nodes; the node directory is private to one.
+"""
+
+from retinue.terms.record import Record
+
+MANIFEST = "manifest.yaml"
+CONTROL = "control.json"
+PLAN = "plan.json"
+STATUS = "status.json"
+ENDPOINTS = "endpoints.json"
+VERDICT = "verdict.json"
+EVENTS = "events.jsonl"
+EGRESS = "egress.jsonl"
+NONCE = "nonce"
+LOCK = "lock"
+JOIN = "join"
+LOGS = "logs"
+CURRENT = "current"
+LATEST = "latest"
+TOKEN = "token"
+
+
+class RunRecord(Record, frozen=True):
+    """What `retinue run` decided before it became the stub; `<node dir>/controller/run.json`, 0600."""
+
+    run_id: str
+    """12 lower-case hex digits."""
+    name: str
+    attempt: int
+    run_dir: str
+    attempt_dir: str
+    node_dir: str
+    start_dir: str
+    """Where the command was given; cwd of the trainer and of services."""
+    trainer_argv: tuple[str, ...] = ()
+    is_detached: bool = False
+    """`up`: no trainer, and the terminal is gone."""
+    listen_host: str = "127.0.0.1"
+    started_utc: float = 0.0
+    python: str = ""
+    version: str = ""
