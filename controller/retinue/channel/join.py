@@ -3,7 +3,17 @@
 Standard library and msgspec only: keeper and agent read it.
 """
 
-from retinue.terms.record import Record
+import json
+import re
+from pathlib import Path
+
+from retinue.channel.secret_file import create_secret, read_secret
+from retinue.errors import PermanentError
+from retinue.terms.record import DecodeError, Record, from_json, to_plain
+
+HEADER = "# retinue-join: "
+
+_BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----\n.*?-----END \1-----\n", re.DOTALL)
 
 
 class Join(Record, frozen=True):
@@ -33,3 +43,49 @@ class Join(Record, frozen=True):
     def server_name(self) -> str:
         """The fixed name in the controller's certificate; never a hostname."""
         return f"retinue-{self.run_id}"
+
+
+def build_join(join: Join) -> bytes:
+    """Say a join as the text of its file.
+
+    Shape: one comment line with every field but the keys as JSON, then PEM blocks: the node's
+           certificate, its key, the run's authority. OpenSSL's tools read the file as it is.
+    """
+    plain = to_plain(join)
+    blocks = [plain.pop(field) for field in ("cert_pem", "key_pem", "ca_pem")]
+    return (HEADER + json.dumps(plain) + "\n" + "".join(blocks)).encode()
+
+
+def parse_join(content: bytes) -> Join:
+    """Read the text of a join file.
+
+    Errors: PermanentError says what is missing.
+    """
+    text = content.decode("utf-8", "replace")
+    first, _, rest = text.partition("\n")
+    blocks = [match.group(0) for match in _BLOCK.finditer(rest)]
+    if not first.startswith(HEADER) or len(blocks) != 3:
+        raise PermanentError(f"cannot read join file: no {HEADER.strip()!r} line and 3 PEM blocks")
+    try:
+        plain = json.loads(first.removeprefix(HEADER))
+        plain |= {"cert_pem": blocks[0], "key_pem": blocks[1], "ca_pem": blocks[2]}
+        return from_json(json.dumps(plain), Join)
+    except (DecodeError, ValueError, TypeError) as error:
+        raise PermanentError(f"cannot read join file: {error}") from None
+
+
+def write_join(path: Path, join: Join) -> None:
+    """Create the file a node joins with: 0600, whole or absent.
+
+    Errors: PermanentError when one is there already (an older attempt's is removed first by whoever
+            holds the run directory's lock); TransientError on a full disk.
+    """
+    create_secret(path, build_join(join))
+
+
+def read_join(path: Path) -> Join:
+    """Read a join file after checking that it is ours alone.
+
+    Errors: PermanentError when it is missing, foreign, readable by others, or not a join.
+    """
+    return parse_join(read_secret(path))

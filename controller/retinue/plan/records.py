@@ -36,6 +36,16 @@ class ReplicaPlan(Record, frozen=True):
     gpus: tuple[int, ...] = ()
     why: str = ""
     """One sentence: why this node."""
+    cpus: int = 0
+    """Counted by placement; 0: not asked for."""
+    memory_mib: int = 0
+    """Counted by placement; 0: not asked for."""
+    shares_gpus: bool = False
+    """Its devices may also be given to other replicas that say so."""
+    wants_pack: bool = False
+    """False: spread."""
+    unplaced: LaunchSpec | None = None
+    """`launch` with {node} still to be filled in, for another place; None: it does not mention its node."""
 
 
 class Egress(Record, frozen=True):

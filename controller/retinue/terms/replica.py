@@ -108,6 +108,8 @@ class Replica(Record, frozen=True):
     """STOPPING only: launch again once the incarnation is gone."""
     is_failure: bool = False
     """STOPPING only: this stop counts as a failure (liveness, startup budget)."""
+    kill_at_s: float | None = None
+    """STOPPING only: loop time when the grace of the last `Stop` ends; a later stop is re-sent only if sooner."""
     is_exhausted: bool = False
     """FAILED because the budget was spent."""
     is_completed: bool = False

@@ -1,0 +1,51 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-all quick check fix bench plant docs clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+$(STAMP): pyproject.toml
+	@.ci/prepare "$(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(STAMP)
+
+run: $(STAMP) ## the demo: services, a trainer, three kills, a clean end
+	@PATH="$(CURDIR)/$(BIN):$$PATH" retinue run docs/quickstart/run.yaml -- python docs/quickstart/trainer.py
+
+test: ## all tests; installs what they need (as root: also the root-only part, as two users)
+	@.ci/test "$(PYTHON)"
+
+test-all: test bench ## tests and the slow extras, each with its time
+
+quick: $(STAMP) ## pure part only, under 15 s
+	@$(BIN)/python -m pytest -q tests/unit tests/sim tests/golden tests/test_rooms.py tests/test_docs.py
+
+check: $(STAMP) ## format, lint, types, import walls; changes nothing
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/test_rooms.py
+
+fix: $(STAMP) ## format and apply safe fixes
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## measurements, as medians and ratios; asserts nothing
+	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+plant: $(STAMP) ## plant known bugs one by one and show that the suite catches each
+	@$(BIN)/python tests/plants/plant.py
+
+docs: $(STAMP) ## write the generated pages again
+	@$(BIN)/python -m retinue.manifest.reference > docs/manifest.md
+	@$(BIN)/python -m retinue.lifecycle.diagram > docs/architecture-lifecycle.md
+
+clean: ## remove what make made
+	@rm -rf $(VENV) build dist retinue-runs .mypy_cache .ruff_cache .pytest_cache

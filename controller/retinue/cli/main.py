@@ -1,0 +1,54 @@
+"""The command line. Parses, calls one room, prints, and turns errors into exit codes.
+
+Never decides anything about a run itself: commands that change a running one
+ask its controller; commands that look read the run directory.
+"""
+
+import click
+
+from retinue import __version__
+from retinue.cli import inspect_commands, manifest_commands, run_commands
+from retinue.errors import RetinueError
+
+EPILOG = """\b
+Exit codes of `run`: once the trainer was started, its own (128+n by signal), except 5 when the run failed under it.
+Before: 2 manifest or usage, 3 no usable allocation, 4 plan does not fit, 5 services not made ready,
+126/127 trainer cannot be run / found, 70 internal error. verdict.json says what ended the run.
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, epilog=EPILOG)
+@click.version_option(__version__, prog_name="retinue")
+def cli() -> None:
+    """Services for a reinforcement-learning run, inside the run's own allocation.
+
+    \b
+    First steps:
+      retinue check run.yaml                       what is wrong with the manifest, all at once
+      retinue plan run.yaml                        who would run where, and why
+      retinue run run.yaml -- python train.py      start the services, then the trainer, then clean up
+      retinue status | why | logs SERVICE -f       look at it, from another terminal or a login node
+    """
+
+
+for command in (*run_commands.COMMANDS, *manifest_commands.COMMANDS, *inspect_commands.COMMANDS):
+    cli.add_command(command)
+
+
+def main() -> int:
+    """Run one command; every error of ours becomes one message and its exit code."""
+    try:
+        return cli.main(standalone_mode=False) or 0
+    except RetinueError as error:
+        click.echo(f"retinue: {error}", err=True)
+        return error.exit_code
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.Abort:
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except Exception as error:  # noqa: BLE001  the one boundary that must not print a traceback at people
+        click.echo(f"retinue: internal error: {type(error).__name__}: {error}", err=True)
+        return 70

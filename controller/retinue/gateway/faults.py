@@ -1,0 +1,72 @@
+"""What went wrong between the gateway and a backend, in our words.
+
+The one place that knows aiohttp's client errors. The question that matters is
+whose fault it was: only a backend's own failures count against it.
+"""
+
+import errno
+import os
+from enum import Enum
+
+import aiohttp
+
+OUR_SHORTAGE = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.EPERM)
+)
+"""connect() failed for want of something on this node, which says nothing of the backend."""
+
+
+class Blame(str, Enum):
+    """What a failed exchange means."""
+
+    UNREACHED = "unreached"
+    """No connection: the backend saw nothing, and is not there."""
+    BROKEN = "broken"
+    """The connection ended before the answer began: the backend may have seen the request."""
+    GARBLED = "garbled"
+    """It answered, but not in HTTP that can be passed on; asking again gives the same."""
+    OURS = "ours"
+    """This gateway lacked something (descriptors, ports, memory)."""
+    CALLER = "caller"
+    """The request itself cannot be sent on, or its body broke off."""
+
+
+class Fault(Exception):
+    """One exchange with a backend failed before its answer began."""
+
+    def __init__(self, blame: Blame, cause: str) -> None:
+        self.blame = blame
+        super().__init__(cause)
+
+
+BLAMES: tuple[tuple[type[Exception], Blame], ...] = (
+    (aiohttp.ClientConnectorError, Blame.UNREACHED),
+    (aiohttp.ConnectionTimeoutError, Blame.UNREACHED),
+    (aiohttp.ClientResponseError, Blame.GARBLED),
+    (aiohttp.ClientPayloadError, Blame.GARBLED),
+    (aiohttp.ClientConnectionError, Blame.BROKEN),
+    (OSError, Blame.BROKEN),
+    (ValueError, Blame.CALLER),
+    (aiohttp.ClientError, Blame.GARBLED),
+)
+"""First match counts; the most special classes stand first. ValueError: control characters in what was to be sent."""
+
+
+def translate_error(error: Exception) -> Fault:
+    """Translate whatever the client raised while asking, up to the answer's headers."""
+    number = error.errno if isinstance(error, OSError) else None
+    blame = next(blame for kind, blame in BLAMES if isinstance(error, kind))
+    if blame in (Blame.UNREACHED, Blame.BROKEN) and number in OUR_SHORTAGE:
+        blame = Blame.OURS
+    return Fault(blame, _read_cause(error, number))
+
+
+def _read_cause(error: Exception, number: int | None) -> str:
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return "connect timed out"
+    if number is not None:
+        return os.strerror(number).lower()
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "closed the connection before it answered"
+    # Nothing of the answer itself: it may hold what a log must not.
+    return f"unreadable exchange ({type(error).__name__})"

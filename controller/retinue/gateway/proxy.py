@@ -1,0 +1,271 @@
+"""One request from a client to a backend and back.
+
+Holds while nothing is usable, sends again while nothing reached the client and
+nothing is lost by it, streams both ways, and never ends a broken answer cleanly.
+"""
+
+import asyncio
+import socket
+import struct
+import time
+from dataclasses import dataclass, field
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from retinue.gateway.bodies import RequestBody
+from retinue.gateway.faults import Blame, Fault, translate_error
+from retinue.gateway.hold import ReplayBudget, WaitingRoom
+from retinue.gateway.notes import log
+from retinue.gateway.routes import RouteTable, Slot
+from retinue.gateway.wire import Refusal, build_request_headers, build_response_headers
+
+CONNECT_TIMEOUT_S = 2.0
+"""Reading has no deadline: a judge may think for an hour."""
+IDLE_S = 4.0
+"""Idle connections to backends are closed before uvicorn's default (5 s) closes them under a request."""
+READ_BYTES = 64 * 1024
+HEADER_BYTES = 32 * 1024
+"""One header field or the request line, both directions."""
+FIRST_MEMBERSHIP_S = 60.0
+"""How long a request waits for the first membership after this process started."""
+SENDS_MAX = 5
+"""A request that broke this many backends is not given another: it may be what breaks them."""
+
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened so far."""
+
+    requests: int = 0
+    failed: int = 0
+    """Requests that ended in a typed error of our side, or were cut off."""
+    retried: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One client request and what was tried for it."""
+
+    request: web.BaseRequest
+    service: str
+    target: str
+    """For the backend: prefix stripped, byte for byte."""
+    body: RequestBody
+    wants_retry: bool
+    waiting_since_s: float
+    sends: int = 0
+    """Times the request may have been seen by a backend that then broke."""
+    tried: set[Slot] = field(default_factory=set)
+
+
+def open_session() -> aiohttp.ClientSession:
+    """Open the client side: no proxy from the environment, no cookies, no limits but the connect timeout."""
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=False,
+        read_bufsize=READ_BYTES,
+        max_line_size=HEADER_BYTES,
+        max_field_size=HEADER_BYTES,
+        skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+    )
+    # aiohttp sends idempotent requests again by itself; whether to is decided here, and counted.
+    session._retry_connection = False
+    return session
+
+
+class Proxy:
+    """Everything that requests share."""
+
+    def __init__(self, table: RouteTable, room: WaitingRoom, budget: ReplayBudget, session: aiohttp.ClientSession):
+        self.table = table
+        self.room = room
+        self.budget = budget
+        self.counts = Counts()
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+
+    async def forward(self, request: web.BaseRequest, service: str, target: str) -> web.StreamResponse:
+        """Answer one request from a backend of the service.
+
+        Errors: Refusal when there is none in time, the backend broke and sending again is not allowed,
+                or the request cannot be passed on.
+        """
+        self._check_known(service)
+        body = RequestBody(request, self.budget)
+        wants_retry = request.headers.get("X-Retinue-Retry", "").lower() != "never"
+        exchange = Exchange(request, service, target, body, wants_retry, self._loop.time())
+        try:
+            await body.load()
+            while True:
+                slot = await self._find_slot(exchange)
+                answer = await self._try_slot(exchange, slot)
+                if answer is not None:
+                    return answer
+        finally:
+            body.close()
+
+    async def _find_slot(self, exchange: Exchange) -> Slot:
+        while True:
+            can_replay = exchange.body.can_replay_later and exchange.wants_retry
+            slot = self.table.choose(exchange.service, self._loop.time(), exchange.tried, can_replay)
+            if slot is not None:
+                return slot
+            await self._hold(exchange)
+
+    async def _hold(self, exchange: Exchange) -> None:
+        """Wait until something changed for the service.
+
+        Errors: Refusal at once when the room or the byte budget is full, or the hold is over.
+        """
+        service = exchange.service
+        self._check_known(service)
+        known = self.table.services.get(service)
+        hold_s = known.route.hold_s if known else FIRST_MEMBERSHIP_S
+        now_s = self._loop.time()
+        left_s = exchange.waiting_since_s + hold_s - now_s
+        if left_s <= 0:
+            raise self._refuse(service, f"cannot call {service!r}: no replica is ready, held {hold_s:g} s")
+        if self.room.is_full:
+            raise self._refuse(service, f"cannot hold a request for {service!r}: {self.room.count} are held already")
+        if exchange.body.is_over_budget:
+            raise self._refuse(service, f"cannot hold a request for {service!r}: too many bytes are held already")
+        trial_s = self.table.next_trial_s(service)
+        # A trial that is due but not free is under way; its end wakes the room.
+        wait_s = min(left_s, trial_s - now_s) if trial_s is not None and trial_s > now_s else left_s
+        await self.room.wait(service, wait_s)
+
+    async def _try_slot(self, exchange: Exchange, slot: Slot) -> web.StreamResponse | None:
+        """Send the request to one backend and pass its answer on; None when it is to be sent again."""
+        self.table.begin(slot)
+        upstream: aiohttp.ClientResponse | None = None
+        try:
+            upstream = await self._send(exchange, slot)
+            self.table.answered(slot)
+            return await self._relay(exchange, slot, upstream)
+        except Fault as fault:
+            self._judge(exchange, slot, fault)
+            return None
+        finally:
+            if upstream is not None:
+                upstream.close()
+            self.table.end(slot)
+
+    async def _send(self, exchange: Exchange, slot: Slot) -> aiohttp.ClientResponse:
+        headers = build_request_headers(exchange.request.headers.items(), exchange.service)
+        body = exchange.body
+        if body.is_streamed and body.length is not None:
+            headers.append(("Content-Length", str(body.length)))
+        try:
+            return await self._session.request(
+                exchange.request.method,
+                build_url(slot, exchange.target),
+                headers=headers,
+                data=body.payload(),
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            if body.is_broken:
+                raise Fault(Blame.CALLER, "the request's body broke off") from None
+            raise translate_error(error) from None
+
+    def _judge(self, exchange: Exchange, slot: Slot, fault: Fault) -> None:
+        """Count a fault where it belongs; return when the request may be sent again.
+
+        Errors: Refusal when it may not.
+        """
+        service, replica = exchange.service, slot.backend.replica
+        if fault.blame is Blame.CALLER:
+            raise Refusal.bad_request(f"cannot pass the request on: {fault}", service)
+        message = f"cannot get an answer of {replica}: {fault}"
+        if fault.blame is Blame.OURS:
+            raise self._lose(service, f"{message} (on the gateway's side)")
+        self._count_failure(slot, str(fault), is_unreached=fault.blame is Blame.UNREACHED)
+        exchange.tried.add(slot)
+        if fault.blame is Blame.BROKEN:
+            exchange.sends += 1
+            # Time at a backend is not time held.
+            exchange.waiting_since_s = self._loop.time()
+        if fault.blame is Blame.UNREACHED:
+            exchange.body.rewind()
+        is_again = exchange.wants_retry and exchange.body.is_replayable and exchange.sends < SENDS_MAX
+        if fault.blame is Blame.GARBLED or not is_again:
+            raise self._lose(service, message)
+        self.counts.retried += 1
+
+    async def _relay(self, exchange: Exchange, slot: Slot, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
+        """Pass an answer on as it arrives; from its first byte on there is no other."""
+        request, content = exchange.request, upstream.content
+        authority = f"{slot.backend.host}:{slot.backend.port}"
+        headers = build_response_headers(upstream.headers.items(), exchange.service, authority)
+        if content.is_eof() and content.exception() is None:
+            # It is here whole: one write instead of three.
+            slot.completed()
+            whole = content.read_nowait()
+            return web.Response(status=upstream.status, reason=upstream.reason, headers=headers, body=whole)
+        answer = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=headers)
+        try:
+            await answer.prepare(request)
+        except ValueError as error:
+            raise Fault(Blame.GARBLED, "a header that cannot be passed on") from error
+        while True:
+            try:
+                part = await content.readany()
+            except (aiohttp.ClientError, OSError) as error:
+                self._cut_off(exchange, slot, error)
+                return answer
+            if not part:
+                break
+            await answer.write(part)
+        slot.completed()
+        await answer.write_eof()
+        return answer
+
+    def _cut_off(self, exchange: Exchange, slot: Slot, error: Exception) -> None:
+        """End the client's connection so that no client can take the part for the whole."""
+        self.counts.failed += 1
+        self._count_failure(slot, str(translate_error(error)), is_unreached=False)
+        log.warning("cut off an answer of %s: it broke off midway", slot.backend.replica)
+        transport = exchange.request.transport
+        if transport is None:
+            return
+        # A reset: an answer that ends with its connection (HTTP/1.0) would look complete after a FIN.
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        transport.abort()
+
+    def _count_failure(self, slot: Slot, cause: str, is_unreached: bool) -> None:
+        if slot.failed(self._loop.time(), cause, is_unreached):
+            backend = slot.backend
+            log.warning("left out %s#%d: %s", backend.replica, backend.incarnation, cause)
+
+    def _check_known(self, service: str) -> None:
+        if self.table.epoch is None or service in self.table.services:
+            return
+        nearest = self.table.nearest(service)
+        hint = f"; did you mean {nearest!r}?" if nearest else ""
+        raise Refusal(404, "retinue_unknown_service", f"cannot find a service {service[:100]!r}{hint}", service[:100])
+
+    def _refuse(self, service: str, message: str) -> Refusal:
+        known = self.table.services.get(service)
+        if known is None:
+            return Refusal.unavailable(service, f"{message}; no membership has arrived", None)
+        causes = [known.route.cause, *(f"{s.backend.replica}: {s.cause}" for s in known.slots if s.cause)]
+        why = "; ".join(cause for cause in causes if cause)
+        since_utc = known.route.unready_since_utc or known.empty_since_utc
+        return Refusal.unavailable(service, f"{message}; {why}" if why else message, since_utc)
+
+    def _lose(self, service: str, message: str) -> Refusal:
+        log.warning("%s", message)
+        return Refusal.bad_gateway(service, message)
+
+
+def build_url(slot: Slot, target: str) -> URL:
+    """Build the backend's URL; `target` goes through byte for byte, dots and escapes as they came."""
+    backend = slot.backend
+    return URL.build(scheme="http", host=backend.host, port=backend.port, path=target, encoded=True)

@@ -1,0 +1,196 @@
+"""Who may be called now: services, their backends, and which are left out.
+
+Pure state; the caller passes the loop time. Never opens a connection.
+
+A backend (one incarnation of a replica) is left out
+- by word: the agent said `DropReplica`. Back when a membership with a newer epoch still lists it.
+- by sight: its connect failed, or three requests in a row failed. Back 5 s later, if it is still listed.
+Either way it comes back *on trial*: one request at a time, replayable ones unless nothing else is
+usable, until it answers; a failure then leaves it out for another 5 s. A newer incarnation is a new backend.
+"""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from retinue.channel.messages import Backend, Membership, Route
+
+STREAK = 3
+"""Failed requests in a row after which a backend is left out."""
+RETRY_AFTER_S = 5.0
+"""How long a backend left out by sight is not tried."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One backend as this gateway sees it. Identity counts: a newer incarnation is another slot."""
+
+    service: str
+    backend: Backend
+    in_flight: int = 0
+    streak: int = 0
+    """Failed requests in a row."""
+    used: int = 0
+    """Turn at which it was last chosen; the smallest goes first among equals."""
+    is_out_by_word: bool = False
+    out_until_s: float | None = None
+    """Loop time; None unless left out by sight."""
+    is_on_trial: bool = False
+    cause: str = ""
+    """Why it is, or was last, left out."""
+
+    @property
+    def is_trusted(self) -> bool:
+        """True when it is neither left out nor on trial."""
+        return not (self.is_out_by_word or self.is_on_trial or self.out_until_s is not None)
+
+    def can_serve(self, now_s: float) -> bool:
+        """Tell whether a request may go here now."""
+        if self.is_out_by_word:
+            return False
+        if self.out_until_s is not None and now_s < self.out_until_s:
+            return False
+        return self.is_trusted or self.in_flight == 0
+
+    def answered(self) -> bool:
+        """Note that a response began; True when that ended a trial. The agent's word stands above it."""
+        was_doubted = not self.is_trusted
+        if self.is_out_by_word:
+            return False
+        self.is_on_trial = False
+        self.out_until_s = None
+        return was_doubted
+
+    def completed(self) -> None:
+        """Note that a response arrived whole: the only thing that clears a streak."""
+        self.streak = 0
+
+    def failed(self, now_s: float, cause: str, is_unreached: bool) -> bool:
+        """Note a failed request; True when the backend is left out by it."""
+        self.streak += 1
+        if not (is_unreached or self.is_on_trial or self.streak >= STREAK):
+            return False
+        self.out_until_s = now_s + RETRY_AFTER_S
+        self.is_on_trial = True
+        self.cause = cause
+        return True
+
+
+@dataclass(slots=True)
+class Service:
+    """One route and its slots."""
+
+    route: Route
+    slots: list[Slot] = field(default_factory=list)
+
+
+class RouteTable:
+    """The last membership, and what this gateway learnt since."""
+
+    def __init__(self, on_change: Callable[[str], None]) -> None:
+        self.node = ""
+        """Own node; empty until an agent attached."""
+        self.epoch: int | None = None
+        """None: no membership yet, so no service is known to be unknown."""
+        self.services: dict[str, Service] = {}
+        self.in_flight: dict[str, int] = {}
+        """Service -> requests in flight, those on withdrawn backends included; no zeros."""
+        self._on_change = on_change
+        self._turn = 0
+
+    def apply(self, membership: Membership, is_first: bool) -> bool:
+        """Take a full set of routes; False when its epoch is stale.
+
+        `is_first`: the first one of a connection is believed whatever its epoch, so that a
+        controller that lost its counter is not ignored for ever.
+        """
+        if self.epoch is not None and membership.epoch <= self.epoch and not is_first:
+            return False
+        is_newer = self.epoch is None or membership.epoch > self.epoch
+        self.epoch = membership.epoch
+        known = {slot.backend: slot for service in self.services.values() for slot in service.slots}
+        gone = self.services.keys() - {route.service for route in membership.routes}
+        self.services = {}
+        for route in membership.routes:
+            slots = [_keep_slot(known.get(backend), route.service, backend, is_newer) for backend in route.backends]
+            self.services[route.service] = Service(route, slots)
+        for name in [*gone, *self.services]:
+            self._on_change(name)
+        return True
+
+    def drop(self, replica: str, incarnation: int, cause: str) -> bool:
+        """Leave a backend out by word; False when it is not listed."""
+        found = False
+        for slot in (slot for service in self.services.values() for slot in service.slots):
+            if slot.backend.replica == replica and slot.backend.incarnation <= incarnation:
+                slot.is_out_by_word = found = True
+                slot.is_on_trial = True
+                slot.cause = cause
+        return found
+
+    def choose(self, name: str, now_s: float, tried: set[Slot], is_replayable: bool) -> Slot | None:
+        """Choose where one request goes: trusted before on trial, own node first where asked, least in flight, in turn.
+
+        `tried` backends already failed this request; they are chosen again only when there is no other.
+        """
+        service = self.services.get(name)
+        if service is None:
+            return None
+        usable = [slot for slot in service.slots if slot.can_serve(now_s)]
+        fresh = [slot for slot in usable if slot not in tried]
+        usable = fresh or usable
+        trusted = [slot for slot in usable if slot.is_trusted]
+        # A replayable request risks nothing on a trial, and somebody has to try.
+        pool = usable if is_replayable or not trusted else trusted
+        if service.route.is_per_node:
+            pool = [slot for slot in pool if slot.backend.node == self.node] or pool
+        if not pool:
+            return None
+        self._turn += 1
+        chosen = min(pool, key=lambda slot: (slot.in_flight, slot.used))
+        chosen.used = self._turn
+        return chosen
+
+    def begin(self, slot: Slot) -> None:
+        """Count one request onto a slot."""
+        slot.in_flight += 1
+        self.in_flight[slot.service] = self.in_flight.get(slot.service, 0) + 1
+
+    def end(self, slot: Slot) -> None:
+        """Count one request off a slot; the next trial may begin."""
+        slot.in_flight -= 1
+        left = self.in_flight.pop(slot.service) - 1
+        if left:
+            self.in_flight[slot.service] = left
+        if not slot.is_trusted:
+            self._on_change(slot.service)
+
+    def answered(self, slot: Slot) -> None:
+        """Note that a response began; ends a trial and lets the waiting in."""
+        if slot.answered():
+            self._on_change(slot.service)
+
+    def next_trial_s(self, name: str) -> float | None:
+        """Return the loop time at which a backend may next be tried, or None."""
+        service = self.services.get(name)
+        if service is None:
+            return None
+        times = [s.out_until_s for s in service.slots if s.out_until_s is not None and not s.is_out_by_word]
+        return min(times, default=None)
+
+    def dropped(self) -> tuple[str, ...]:
+        """Return the replicas left out or on trial, sorted."""
+        slots = (slot for service in self.services.values() for slot in service.slots)
+        return tuple(sorted({slot.backend.replica for slot in slots if not slot.is_trusted}))
+
+    def nearest(self, name: str) -> str | None:
+        """Return the known service whose name is most like this one."""
+        return next(iter(difflib.get_close_matches(name, self.services, n=1)), None)
+
+
+def _keep_slot(old: Slot | None, service: str, backend: Backend, is_newer: bool) -> Slot:
+    if old is None:
+        return Slot(service, backend)
+    if old.is_out_by_word and is_newer:
+        old.is_out_by_word = False
+    return old

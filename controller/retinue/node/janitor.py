@@ -1,0 +1,139 @@
+"""The outer process's twin: it does nothing until the outer process dies, then ends and removes what is left.
+
+Forked early, in a session of its own, deaf to TERM, INT and HUP (Slurm sends TERM to every
+process of a job). A janitor that dies is forked again by the outer process.
+"""
+
+import os
+import select
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from retinue.node import kernel
+from retinue.node.census import build_census, kill_left
+from retinue.node.descriptors import build_pair, receive_packet, send_packet
+from retinue.node.nodedir import remove_node_dir
+from retinue.node.settings import NodeSettings
+from retinue.terms.record import DecodeError, Record
+
+_KILL_WAIT_S = 10.0
+
+
+class KeeperIs(Record, frozen=True, tag=True):
+    """The keeper runs; its pidfd comes beside."""
+
+    has_namespace: bool
+
+
+class Done(Record, frozen=True, tag=True):
+    """The outer process cleaned up by itself."""
+
+
+_ToJanitor = KeeperIs | Done
+
+
+@dataclass(slots=True)
+class Janitor:
+    """The outer process's view of its janitor."""
+
+    pid: int
+    end: socket.socket
+
+    def tell_keeper(self, pidfd: int, has_namespace: bool) -> None:
+        """Name the keeper; a dead janitor is noticed elsewhere."""
+        self._send(KeeperIs(has_namespace), (pidfd,))
+
+    def tell_done(self) -> None:
+        """Send it home."""
+        self._send(Done())
+        self.end.close()
+
+    def _send(self, record: Record, fds: tuple[int, ...] = ()) -> None:
+        try:
+            send_packet(self.end, record, fds)
+        except OSError:
+            pass
+
+
+def fork_janitor(settings: NodeSettings, lock_fd: int) -> Janitor:
+    """Fork the twin; it keeps the node directory's lock and nothing else of the caller's.
+
+    Errors: OSError when there is no pid or memory for it.
+    """
+    ours, theirs = build_pair()
+    # With every signal blocked until it is deaf: a TERM in between would run the caller's handler in it.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _live(settings, theirs, lock_fd)
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return Janitor(pid, ours)
+
+
+def _live(settings: NodeSettings, end: socket.socket, lock_fd: int) -> None:
+    """The janitor's whole life; never returns."""
+    try:
+        _detach({end.fileno(), lock_fd})
+        keeper_fd, has_namespace = -1, False
+        while packet := receive_packet(end, _ToJanitor):
+            said, fds = packet
+            if isinstance(said, Done):
+                os._exit(0)
+            keeper_fd, has_namespace = fds[0], said.has_namespace
+        _clean_up(settings, keeper_fd, has_namespace)
+    except (OSError, DecodeError):
+        pass
+    finally:
+        os._exit(1)
+
+
+def _detach(kept: set[int]) -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.setsid()
+    os.chdir("/")
+    null_fd = os.open(os.devnull, os.O_RDWR)
+    # A copy of the outer process's output would let a launcher wait for its end of file after it died.
+    for target in (0, 1, 2):
+        os.dup2(null_fd, target)
+    kernel.close_all_fds_but(kept)
+
+
+def _clean_up(settings: NodeSettings, keeper_fd: int, has_namespace: bool) -> None:
+    """End the keeper and everything of the node, then remove the directory.
+
+    Without a namespace the keeper saw the outer process die too and ends its tree in order, better than any
+    scan from here could; with one the kernel has done it already.
+    """
+    if keeper_fd >= 0:
+        if has_namespace or not _wait_for_exit(keeper_fd, settings.keeper_limit_s):
+            _kill(keeper_fd)
+        _wait_for_exit(keeper_fd, _KILL_WAIT_S)
+    if not has_namespace:
+        kill_left(build_census(settings.tags), lambda: None, _KILL_WAIT_S)
+    remove_node_dir(Path(settings.node_dir))
+
+
+def _kill(pidfd: int) -> None:
+    try:
+        kernel.signal_pidfd(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _wait_for_exit(pidfd: int, limit_s: float) -> bool:
+    """A pidfd is readable once its process is dead; a namespace's pid 1 is dead only after all in it."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(limit_s * 1000))

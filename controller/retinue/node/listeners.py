@@ -1,0 +1,144 @@
+"""Who answers on a port: the listening socket must belong to the replica's tree.
+
+Reads /proc/net/tcp, /proc/net/tcp6 and /proc/PID/fd. A stranger's 200 on our
+port is not healthy (facts/slurm.md, "Addresses, ports, environment").
+"""
+
+import ipaddress
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LISTEN = "0A"
+"""TCP_LISTEN in the `st` column, proc_net_tcp(5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One listening TCP socket."""
+
+    address: str
+    """As text; IPv4-mapped addresses are written as IPv4."""
+    inode: int
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A descriptor of a process of the tree that is the listening socket."""
+
+    pid: int
+    fd: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """The answer to: is it our replica that listens here?"""
+
+    holder: Holder | None
+    """Set: yes, this one."""
+    cause: str = ""
+    """Why not, in words."""
+    is_unreadable: bool = False
+    """Some process of the tree hides its descriptors (not dumpable); nobody else was found either."""
+
+
+def parse_listeners(text: str, port: int) -> list[Listener]:
+    """Parse one /proc/net/tcp or tcp6 table; only the listeners of this port."""
+    wanted = f":{port:04X}"
+    found = []
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 9 and fields[3] == LISTEN and fields[1].endswith(wanted):
+            address = _parse_address(fields[1].partition(":")[0])
+            found.append(Listener(address, inode=int(fields[9]), uid=int(fields[7])))
+    return found
+
+
+def read_listeners(port: int) -> list[Listener]:
+    """Read all listeners of a port in this network namespace."""
+    found = []
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(path, encoding="ascii") as table:
+                found += parse_listeners(table.read(), port)
+        except OSError:  # a kernel without IPv6 has no tcp6
+            continue
+    return found
+
+
+def find_answering(listeners: list[Listener], address: str) -> list[Listener]:
+    """Pick the sockets the kernel would hand a connection to this address: exact ones before wildcards."""
+    exact = [item for item in listeners if item.address == address]
+    if exact:
+        return exact
+    wildcards = ("0.0.0.0", "::") if ":" not in address else ("::",)
+    for wildcard in wildcards:
+        chosen = [item for item in listeners if item.address == wildcard]
+        if chosen:
+            return chosen
+    return []
+
+
+def find_owner(port: int, address: str, pids: Iterable[int]) -> Ownership:
+    """Find which process of the tree listens where a connection to address:port arrives."""
+    answering = find_answering(read_listeners(port), address)
+    if not answering:
+        return Ownership(None, f"port {port} on {address} is not listened on any more")
+    tree = list(pids)
+    is_hidden = False
+    for item in answering:
+        holder, hidden = find_holder(item.inode, tree)
+        is_hidden = is_hidden or hidden
+        if holder is not None:
+            return Ownership(holder)
+    stranger = find_stranger(answering[0].inode, set(tree))
+    if stranger is None and is_hidden:
+        return Ownership(None, is_unreadable=True)
+    who = f"pid {stranger}" if stranger else f"a process of uid {answering[0].uid} that we cannot see"
+    return Ownership(None, f"port {port} is answered by {who} (not ours)")
+
+
+def find_holder(inode: int, pids: Iterable[int]) -> tuple[Holder | None, bool]:
+    """Find the descriptor that is this socket; also whether some process could not be read."""
+    is_hidden = False
+    for pid in pids:
+        try:
+            names = os.listdir(f"/proc/{pid}/fd")
+        except PermissionError:
+            is_hidden = True
+            continue
+        except OSError:
+            continue
+        for name in names:
+            holder = Holder(pid, int(name), inode)
+            if is_still_held(holder):
+                return holder, is_hidden
+    return None, is_hidden
+
+
+def is_still_held(holder: Holder) -> bool:
+    """Say whether that descriptor is still that socket: one readlink, cheap enough for every probe."""
+    try:
+        return os.readlink(f"/proc/{holder.pid}/fd/{holder.fd}") == f"socket:[{holder.inode}]"
+    except OSError:
+        return False
+
+
+def find_stranger(inode: int, tree: set[int]) -> int | None:
+    """Find a process outside the tree that has this socket, as far as we may look."""
+    others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in tree]
+    holder, _ = find_holder(inode, others)
+    return holder.pid if holder else None
+
+
+def _parse_address(digits: str) -> str:
+    """Turn the kernel's hexadecimal words (host byte order) into text."""
+    raw = bytes.fromhex(digits)
+    if sys.byteorder == "little":
+        raw = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
+    address = ipaddress.ip_address(raw)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)

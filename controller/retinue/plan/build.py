@@ -1,0 +1,242 @@
+"""(Manifest, Allocation) -> Plan: who runs where, in which order, and why.
+
+Finds everything that does not fit before it refuses; starts nothing, asks nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from retinue.allocation.nodelist import compress_nodelist
+from retinue.allocation.records import Allocation
+from retinue.errors import PlanError
+from retinue.manifest.schema import Manifest, Service
+from retinue.plan.expand import PlaceholderError, expand_known, find_placeholders
+from retinue.plan.launches import (
+    Site,
+    build_egress,
+    build_launch,
+    build_policy,
+    build_service,
+    has_node_placeholder,
+    place_launch,
+)
+from retinue.plan.places import ALL, Ledger, Place, Want, build_groups
+from retinue.plan.records import GroupPlan, Plan, ReplicaPlan, TrainerPlan
+
+MIB = 1024 * 1024
+
+
+def build_plan(
+    manifest: Manifest,
+    allocation: Allocation,
+    trainer_argv: Sequence[str],
+    start_dir: str,
+    run_dir: str,
+    attempt_dir: str,
+) -> Plan:
+    """Place every replica of the manifest on a node of the allocation.
+
+    Shape:  replicas are placed in manifest order; ids are `judge/0`; trainer_argv empty: no trainer (`up`).
+    Errors: PlanError lists every service that does not fit, and what was free.
+    Source: start lanes follow pebble's StartOrder.
+    """
+    problems: list[str] = []
+    warnings: list[str] = []
+    counts = {name: group.count for name, group in manifest.nodes.items()}
+    groups = {group.name: group for group in build_groups(counts, allocation.nodes, problems, warnings)}
+    problems.extend(_check_references(manifest, groups))
+    # Without groups nothing can be placed, and every service would be a finding that says the same.
+    if problems:
+        raise PlanError(problems)
+    lanes = _build_lanes({name: tuple(service.depends_on) for name, service in manifest.services.items()})
+    site = Site(start_dir=start_dir, attempt_dir=attempt_dir, mapping=_build_mapping(groups, run_dir))
+    replicas = _build_replicas(manifest, allocation, groups, site, problems)
+    if problems:
+        raise PlanError(problems)
+    trainer = _build_trainer(manifest, trainer_argv, site.mapping, warnings)
+    warnings.extend(_check_shared_nodes(trainer, groups, replicas))
+    warnings.extend(_check_unknown_memory(manifest, allocation))
+    lane_of = {name: number for number, lane in enumerate(lanes) for name in lane}
+    ids = {name: tuple(place.id for place in replicas if place.service == name) for name in manifest.services}
+    return Plan(
+        name=manifest.run.name,
+        allocation=allocation,
+        groups=tuple(groups.values()),
+        services=tuple(
+            build_service(name, service, ids[name], lane_of[name]) for name, service in manifest.services.items()
+        ),
+        replicas=replicas,
+        trainer=trainer,
+        start_lanes=lanes,
+        stop_lanes=lanes[::-1],
+        drain_s=manifest.run.drain_s,
+        hold_s=manifest.run.hold_s,
+        wants_namespace=manifest.node.namespace,
+        orphan_grace_s=manifest.run.orphan_grace_s,
+        join_timeout_s=manifest.run.join_timeout_s,
+        warnings=tuple(warnings),
+    )
+
+
+def _check_references(manifest: Manifest, groups: Mapping[str, GroupPlan]) -> list[str]:
+    """Find names that mean nothing; `check_manifest` says it with a line, a manifest built in code lands here."""
+    known = ", ".join(groups)
+    problems = []
+    if manifest.trainer.on is not None and manifest.trainer.on not in groups:
+        problems.append(f"trainer.on: no group of nodes '{manifest.trainer.on}'; there is {known}")
+    for name, service in manifest.services.items():
+        if _group_of(service) not in groups:
+            problems.append(f"{name}: no group of nodes '{_group_of(service)}'; there is {known}")
+        problems.extend(
+            f"{name}: depends on '{other}', which is no service"
+            for other in service.depends_on
+            if other not in manifest.services
+        )
+    return problems
+
+
+def _group_of(service: Service) -> str:
+    return service.per_node or service.place.on or ALL
+
+
+def _build_lanes(depends_on: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    """Sort services into lanes: each waits only for services of earlier lanes.
+
+    Errors: PlanError names the services that wait for each other.
+    """
+    lanes: list[tuple[str, ...]] = []
+    waiting = dict(depends_on)
+    while waiting:
+        lane = tuple(name for name, others in waiting.items() if not any(other in waiting for other in others))
+        if not lane:
+            raise PlanError([f"{', '.join(waiting)}: wait for each other in a circle"])
+        lanes.append(lane)
+        waiting = {name: others for name, others in waiting.items() if name not in lane}
+    return tuple(lanes)
+
+
+def _build_mapping(groups: Mapping[str, GroupPlan], run_dir: str) -> dict[str, str]:
+    mapping = {"run_dir": run_dir}
+    for group in groups.values():
+        mapping[f"{group.name}.nodelist"] = compress_nodelist(group.nodes)
+        mapping[f"{group.name}.count"] = str(len(group.nodes))
+    return mapping
+
+
+def _build_replicas(
+    manifest: Manifest, allocation: Allocation, groups: Mapping[str, GroupPlan], site: Site, problems: list[str]
+) -> tuple[ReplicaPlan, ...]:
+    """Place service after service in manifest order; the first replica of a service that does not fit ends its turn."""
+    ledger = Ledger(allocation.nodes)
+    replicas: list[ReplicaPlan] = []
+    for name, service in manifest.services.items():
+        group = groups[_group_of(service)]
+        places = _place_service(name, service, group, ledger, problems)
+        try:
+            replicas.extend(_build_replica(name, service, group, place, site) for place in enumerate(places))
+        except PlaceholderError as error:
+            problems.append(f"{name}: {error}")
+    return tuple(replicas)
+
+
+def _place_service(name: str, service: Service, group: GroupPlan, ledger: Ledger, problems: list[str]) -> list[Place]:
+    want = _build_want(name, service)
+    count = len(group.nodes) if service.per_node else service.replicas
+    if service.min_ready > count:
+        problems.append(f"{name}: min_ready is {service.min_ready}, but group {group.name} gives it {count} replicas")
+    places: list[Place] = []
+    for index in range(count):
+        nodes = group.nodes[index : index + 1] if service.per_node else group.nodes
+        place = ledger.choose(want, group.name, nodes)
+        if place is None:
+            where = (
+                f"node {nodes[0]} (per_node: {group.name})" if service.per_node else f"one node of group {group.name}"
+            )
+            problems.append(
+                f"{name}/{index}: needs {want.render()} on {where}; free: {ledger.render_free(want, nodes)}"
+            )
+            break
+        why = f"one on every node of group {group.name}" if service.per_node else place.why
+        places.append(Place(node=place.node, gpus=place.gpus, why=why))
+        ledger.take(want, place.node, place.gpus)
+    return places
+
+
+def _build_want(name: str, service: Service) -> Want:
+    place = service.place
+    return Want(
+        service=name,
+        gpus=place.gpus,
+        cpus=place.cpus or 0,
+        # Rounded up: a replica that asks for half a MiB takes one.
+        memory_mib=-(-(place.memory_bytes or 0) // MIB),
+        shares_gpus=place.share_gpus,
+        wants_pack=place.strategy == "pack",
+    )
+
+
+def _build_replica(
+    name: str, service: Service, group: GroupPlan, numbered: tuple[int, Place], site: Site
+) -> ReplicaPlan:
+    index, place = numbered
+    unplaced = build_launch(name, service, index, site)
+    want = _build_want(name, service)
+    is_movable = service.per_node is None and len(group.nodes) > 1
+    return ReplicaPlan(
+        id=f"{name}/{index}",
+        service=name,
+        index=index,
+        node=place.node,
+        group=group.name,
+        launch=place_launch(unplaced, place.node, place.gpus),
+        policy=build_policy(service, unplaced, is_movable),
+        gpus=place.gpus,
+        why=place.why,
+        cpus=want.cpus,
+        memory_mib=want.memory_mib,
+        shares_gpus=want.shares_gpus,
+        wants_pack=want.wants_pack,
+        unplaced=unplaced if is_movable and has_node_placeholder(unplaced) else None,
+    )
+
+
+def _build_trainer(
+    manifest: Manifest, argv: Sequence[str], mapping: Mapping[str, str], warnings: list[str]
+) -> TrainerPlan:
+    trainer = manifest.trainer
+    for word in argv:
+        for name in find_placeholders(word):
+            if name.endswith((".nodelist", ".count")) and name not in mapping:
+                known = ", ".join(f"{{{key}}}" for key in mapping if key != "run_dir")
+                warnings.append(f"trainer: {{{name}}} is left as it is, no such group of nodes; there is {known}")
+    return TrainerPlan(
+        group=trainer.on,
+        argv=tuple(expand_known(word, mapping) for word in argv),
+        stop_signal=trainer.stop.signal,
+        grace_s=trainer.stop.grace_s,
+        egress=build_egress(trainer.egress),
+    )
+
+
+def _check_shared_nodes(
+    trainer: TrainerPlan, groups: Mapping[str, GroupPlan], replicas: Sequence[ReplicaPlan]
+) -> list[str]:
+    """Warn where a service has devices of a node of the trainer: its srun covers every GPU of the node."""
+    if not trainer.argv:
+        return []
+    group = groups[trainer.group or ALL]
+    shared: dict[str, list[str]] = {}
+    for place in replicas:
+        if place.gpus and place.node in group.nodes:
+            shared.setdefault(place.service, []).append(f"{place.node} GPU {','.join(map(str, place.gpus))}")
+    return [
+        f"{name} has devices of nodes where the trainer runs, group {group.name} ({'; '.join(devices)}): an srun there "
+        "covers all GPUs of the node, so keep the trainer off these, or place the service on another group"
+        for name, devices in shared.items()
+    ]
+
+
+def _check_unknown_memory(manifest: Manifest, allocation: Allocation) -> list[str]:
+    asking = [name for name, service in manifest.services.items() if service.place.memory_bytes]
+    if not asking or all(node.memory_mib for node in allocation.nodes):
+        return []
+    return [f"{', '.join(asking)}: memory is asked for, but nobody knows what the nodes have; it is not counted there"]

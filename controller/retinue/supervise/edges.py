@@ -1,0 +1,71 @@
+"""What the run asks of the world, as narrow Protocols beside the code that calls them.
+
+Every method returns at once: the real ones queue work whose end is one more
+happening. The simulated ones in the tests keep the same promise.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from retinue.channel.messages import FromController
+from retinue.supervise.happenings import Happening
+
+
+class Clock(Protocol):
+    """Loop time for decisions, wall time for people."""
+
+    def now_s(self) -> float: ...
+    def now_utc(self) -> float: ...
+
+
+class Timers(Protocol):
+    """Named one-shot timers; setting a name again replaces it."""
+
+    def set(self, name: str, due_s: float, happening: Happening) -> None: ...
+    def cancel(self, name: str) -> None: ...
+
+
+class Agents(Protocol):
+    """The control channel. A message to a node that is not connected is dropped:
+    the full state that an agent sends on connect repairs it."""
+
+    def send(self, node: str, message: FromController) -> None: ...
+
+
+class Stub(Protocol):
+    """Orders to the stub, as its JSON lines."""
+
+    def order(self, order: dict[str, Any]) -> None: ...
+
+
+class Journal(Protocol):
+    """The event journal, for people."""
+
+    def note(
+        self, subject: str, event: str, reason: str, before: str = "", after: str = "", detail: str = ""
+    ) -> None: ...
+
+
+class Store(Protocol):
+    """What a restarted controller needs; written before the act it is about."""
+
+    def save(self, key: str, value: Any) -> None: ...
+
+
+class Edges(Protocol):
+    """All of them, handed to the run once."""
+
+    clock: Clock
+    timers: Timers
+    agents: Agents
+    stub: Stub
+    journal: Journal
+    store: Store
+    gateway_ports: Sequence[int]
+    """Candidates for the gateway's port, best first."""
+    launch_order: dict[str, Any]
+    """The stub's `launch` order for this run's nodes."""
+
+    def finish(self, exit_code: int) -> None:
+        """The run is over: write the verdict, tell the stub, end this process."""
+        ...

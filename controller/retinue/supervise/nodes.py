@@ -1,0 +1,61 @@
+"""The nodes of the run as the controller sees them: joined, heard, gateway, lost."""
+
+from collections.abc import Sequence
+
+from retinue.channel.messages import Beat, GatewayFacts, Hello
+from retinue.terms.record import Record, replace
+
+
+class NodeView(Record, frozen=True):
+    """One node."""
+
+    name: str
+    hello: Hello | None = None
+    """None: has not joined this controller."""
+    beat: Beat = Beat()
+    facts: GatewayFacts = GatewayFacts()
+    gateway_port: int | None = None
+    is_lost: bool = False
+    lost_cause: str = ""
+    report: dict[str, object] | None = None
+    """What its outer process said at the end."""
+
+    @property
+    def is_joined(self) -> bool:
+        return self.hello is not None and not self.is_lost
+
+
+class Nodes:
+    """All nodes, in allocation order, and the one gateway port they agree on."""
+
+    def __init__(self, names: Sequence[str], ports: Sequence[int]) -> None:
+        self.views: dict[str, NodeView] = {name: NodeView(name=name) for name in names}
+        self._ports = list(ports)
+        self.port: int | None = None
+        """The port proposed now, or agreed when every joined node reports it."""
+        self.refusals: list[str] = []
+        """One sentence per refused proposal: node, port, holder."""
+
+    def change(self, name: str, **fields: object) -> None:
+        self.views[name] = replace(self.views[name], **fields)
+
+    def joined(self) -> list[NodeView]:
+        return [view for view in self.views.values() if view.is_joined]
+
+    def missing(self) -> list[str]:
+        return [view.name for view in self.views.values() if not view.is_joined and not view.is_lost]
+
+    def live(self) -> list[str]:
+        return [view.name for view in self.views.values() if not view.is_lost]
+
+    def unbound(self) -> list[str]:
+        """Joined nodes whose gateway is not on the agreed port."""
+        return [view.name for view in self.joined() if view.gateway_port != self.port]
+
+    def propose_port(self) -> int | None:
+        """Take the next candidate; None when all were refused."""
+        self.port = self._ports.pop(0) if self._ports else None
+        return self.port
+
+    def refuse_port(self, name: str, port: int, holder: str) -> None:
+        self.refusals.append(f"node {name}: port {port} is held by {holder or 'somebody'}")

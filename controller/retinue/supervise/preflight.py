@@ -1,0 +1,154 @@
+"""Everything that can be known to be wrong before anything is started.
+
+Runs in the command's own process, which then becomes the stub. Until
+`prepare_run` has returned nothing exists that would need to be ended: an error
+leaves no file, no process and no port.
+"""
+
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from retinue import __version__
+from retinue.allocation.machine import read_local_allocation
+from retinue.allocation.records import Allocation
+from retinue.allocation.slurm_env import parse_slurm_environment
+from retinue.errors import AllocationError, PermanentError, TrainerError, UsageError
+from retinue.journal.rundir import create_run_dir
+from retinue.manifest.files import read_manifest
+from retinue.manifest.resolve import dump_manifest
+from retinue.manifest.schema import Manifest
+from retinue.plan.build import build_plan
+from retinue.plan.records import Plan
+from retinue.terms import run as files
+from retinue.terms.record import to_pretty_json
+from retinue.terms.run import RunRecord
+
+
+def find_allocation(env: Mapping[str, str]) -> Allocation:
+    """Say what this process may use: the Slurm job it is in, else this machine.
+
+    Errors: AllocationError where the platform or the grant is not usable yet.
+    """
+    check_platform()
+    if "SLURM_JOB_ID" not in env:
+        return read_local_allocation()
+    allocation = parse_slurm_environment(env)
+    if len(allocation.nodes) > 1:
+        raise AllocationError(
+            f"job {allocation.job_id} has {len(allocation.nodes)} nodes: this version runs on one; "
+            "ask for one node (-N1), or use `retinue plan` to see the placement"
+        )
+    return allocation
+
+
+def check_platform() -> None:
+    """Refuse what cannot work, by name: Linux >= 5.11 is needed (pidfds, close_range, user namespaces that mount)."""
+    release = os.uname().release
+    numbers = tuple(int(part) for part in release.replace("-", ".").split(".")[:2] if part.isdigit())
+    if sys.platform != "linux" or numbers < (5, 11):
+        raise AllocationError(f"cannot run on {sys.platform} {release}: Linux 5.11 or newer is needed")
+
+
+def find_trainer(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
+    """Check that the trainer's command exists and may be executed.
+
+    Errors: TrainerError with 127 (not found) or 126 (found, not executable).
+    """
+    name = argv[0]
+    found = shutil.which(name, path=env.get("PATH")) if "/" not in name else shutil.which(str(cwd / name))
+    if found is not None:
+        return
+    if "/" in name and (cwd / name).exists():
+        raise TrainerError(f'cannot run the trainer "{name}": not an executable file', 126)
+    raise TrainerError(f'cannot find the trainer "{name}"; looked in {"PATH" if "/" not in name else cwd}', 127)
+
+
+def check_secrets(plan: Plan, env: Mapping[str, str]) -> None:
+    """Name every `env:NAME` reference that the caller's environment does not hold."""
+    missing = [
+        f"services.{service.name}.env.{name}: the environment has no {source}"
+        for service in plan.services
+        for name, source in service.env_secrets
+        if source not in env
+    ]
+    if missing:
+        raise UsageError("\n".join(f"cannot resolve secret {line}" for line in missing))
+
+
+def find_node_dir(env: Mapping[str, str], run_id: str) -> Path:
+    """Place of sockets, keys and scratch on one node: `/retinue-<uid>-<run id>` under $SLURM_TMPDIR or /tmp."""
+    return Path(env.get("SLURM_TMPDIR") or "/tmp") / f"retinue-{os.getuid()}-{run_id}"
+
+
+def prepare_run(
+    manifest_path: Path,
+    trainer_argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    run_dir: Path | None = None,
+    is_detached: bool = False,
+) -> tuple[Path, Plan]:
+    """Check everything, then make the run's directories.
+
+    Shape:  returns the path of run.json for the stub, and the plan for people.
+    Errors: every RetinueError of the exit codes 2, 3, 4, 126, 127; PermanentError when a directory cannot be made.
+    """
+    manifest = read_manifest(manifest_path)
+    allocation = find_allocation(env)
+    run_id = secrets.token_hex(6)
+    attempt = allocation.restart_count
+    run_dir = (run_dir or default_run_dir(manifest, allocation, cwd)).absolute()
+    attempt_dir = run_dir / f"attempt-{attempt}"
+    plan = build_plan(manifest, allocation, tuple(trainer_argv), str(cwd), str(run_dir), str(attempt_dir))
+    if trainer_argv:
+        find_trainer(plan.trainer.argv, env, cwd)
+    check_secrets(plan, env)
+    node_dir = find_node_dir(env, run_id)
+    record = RunRecord(
+        run_id=run_id,
+        name=plan.name,
+        attempt=attempt,
+        run_dir=str(run_dir),
+        attempt_dir=str(attempt_dir),
+        node_dir=str(node_dir),
+        start_dir=str(cwd),
+        trainer_argv=plan.trainer.argv,
+        is_detached=is_detached,
+        started_utc=time.time(),
+        python=manifest.launch.python or sys.executable,
+        version=__version__,
+    )
+    create_run_dir(run_dir, run_id, attempt, dump_manifest(manifest))
+    try:
+        return write_node_dir(node_dir, record, plan), plan
+    except OSError as error:
+        shutil.rmtree(node_dir, ignore_errors=True)
+        raise PermanentError(f"cannot prepare {node_dir}: {error.strerror}") from error
+
+
+def default_run_dir(manifest: Manifest, allocation: Allocation, cwd: Path) -> Path:
+    """`retinue-runs/<name>-<job id, or local start time>/` where the command was given."""
+    tail = allocation.job_id or time.strftime("%Y%m%d-%H%M%S")
+    path = cwd / "retinue-runs" / f"{manifest.run.name}-{tail}"
+    number = 1
+    while allocation.job_id is None and path.exists():
+        number += 1
+        path = path.with_name(f"{manifest.run.name}-{tail}-{number}")
+    return path
+
+
+def write_node_dir(node_dir: Path, record: RunRecord, plan: Plan) -> Path:
+    """Make `<node dir>/controller/` with the plan and the record; nobody else may read it."""
+    node_dir.mkdir(mode=0o700)
+    private = node_dir / "controller"
+    private.mkdir(mode=0o700)
+    (private / files.PLAN).write_bytes(to_pretty_json(plan))
+    path = private / "run.json"
+    path.touch(mode=0o600)
+    path.write_bytes(to_pretty_json(record))
+    return path

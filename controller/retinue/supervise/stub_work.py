@@ -1,0 +1,212 @@
+"""The two children that do the run's work: the launch of all nodes, and the trainer. Each is started once at most.
+
+Every change is told to whoever is the controller now; a later one reads it in its hello. Standard library only.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from retinue.node import spawn
+from retinue.supervise.stub_bounded import run_bounded
+from retinue.supervise.stub_children import Child
+from retinue.supervise.stub_leftovers import scan_left
+from retinue.supervise.stub_run import Run, say, write_stderr
+
+LINE_BYTES = 1 << 16
+"""A longer line of the launch is no report; it is passed to stderr in pieces."""
+SCAN_LIMIT_S = 2.0
+"""What the trainer left is looked for this long when it exits; the end looks again, and longer."""
+LAUNCH_TAG = "RETINUE_LAUNCH"
+"""In the environment of the launch and of what it starts here: not the trainer's, although orphans look alike."""
+STOP_FD = "RETINUE_STOP_FD"
+"""In the trainer's environment: the descriptor whose end of file means that the stub is gone."""
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Work:
+    """Launch and trainer, and the reports of the nodes that the launch prints."""
+
+    def __init__(
+        self, run: Run, stop_fd: int, inherited: tuple[int, ...], ignored: tuple[int, ...], tell: Tell
+    ) -> None:
+        self.run = run
+        self.launch: Child | None = None
+        self.trainer: Child | None = None
+        self.nodes: dict[str, dict[str, Any]] = {}
+        """Final report of each node's outer process."""
+        self.expected: list[str] = []
+        """Nodes that the launch order named."""
+        self.spared: list[int] = []
+        """Children of ours that are neither the run's work nor left behind: controller, hung helpers."""
+        self._stop_fd = stop_fd
+        self._inherited = inherited
+        self._ignored = ignored
+        self._tell = tell
+        self._pipe_fd = -1
+        self._line = b""
+
+    def list_fds(self) -> dict[int, Callable[[], None]]:
+        """Say what to wait for, and what to call then."""
+        fds: dict[int, Callable[[], None]] = {self._pipe_fd: self.read_launch} if self._pipe_fd >= 0 else {}
+        if self.launch and self.launch.is_exec_pending:
+            fds[self.launch.status_fd] = self.settle_launch
+        if self.trainer and self.trainer.is_exec_pending:
+            fds[self.trainer.status_fd] = self.settle_trainer
+        return fds
+
+    # --- the launch -----------------------------------------------------------------
+
+    def start_launch(self, order: dict[str, Any]) -> None:
+        """Start the launch of all nodes, in a session of its own; asked again, tell what is."""
+        if self.launch is not None:
+            self._tell_state("launch", self.launch)
+            return
+        self.expected = [str(name) for name in order.get("nodes") or ()]
+        argv = [str(word) for word in order["argv"]]
+        has_stop_fd = bool(order.get("stop_fd"))
+        self._pipe_fd, far = os.pipe()
+        os.set_blocking(self._pipe_fd, False)
+        self.launch = Child(
+            spawn.Command(
+                argv=[*argv, "--stop-fd", str(self._stop_fd)] if has_stop_fd else argv,
+                env={**_read_env(order), LAUNCH_TAG: self.run.run_id},
+                cwd=order.get("cwd"),
+                stdout=far,
+                stderr=2,
+                keep_fds=(self._stop_fd,) if has_stop_fd else (),
+            )
+        )
+        os.close(far)
+        self.settle_launch()
+
+    def settle_launch(self) -> None:
+        if self.launch is not None and self.launch.settle_exec():
+            self._tell_state("launch", self.launch)
+
+    def read_launch(self) -> None:
+        """Read what the launch prints: final reports are kept and passed on, the rest is for people."""
+        while self._pipe_fd >= 0:
+            try:
+                data = os.read(self._pipe_fd, LINE_BYTES)
+            except BlockingIOError:
+                return
+            *lines, self._line = (self._line + data).split(b"\n")
+            if not data or len(self._line) > LINE_BYTES:
+                lines.append(self._line)
+                self._line = b""
+            for line in filter(None, lines):
+                self._take_line(line)
+            if not data:
+                os.close(self._pipe_fd)
+                self._pipe_fd = -1
+
+    def _take_line(self, line: bytes) -> None:
+        report = None
+        if line.lstrip().startswith(b"{"):
+            try:
+                report = json.loads(line)
+            except ValueError:
+                pass
+        name = report.get("retinue_node") if isinstance(report, dict) else None
+        if not isinstance(name, str):
+            write_stderr(line + b"\n")
+            return
+        self.nodes[name] = report
+        self._tell({"ev": "node", "report": report})
+
+    # --- the trainer ----------------------------------------------------------------
+
+    def start_trainer(self, order: dict[str, Any]) -> None:
+        """Start the user's command in the caller's own process group; asked again, tell what is.
+
+        The terminal, the descriptors that the caller handed down and the signals it ignored (`nohup`) are the
+        trainer's as if it had been started without us.
+        """
+        if self.trainer is not None:
+            self._tell_state("trainer", self.trainer)
+            return
+        self.trainer = Child(
+            spawn.Command(
+                argv=[str(word) for word in order["argv"]],
+                env={**_read_env(order), STOP_FD: str(self._stop_fd)},
+                cwd=order.get("cwd") or self.run.start_dir,
+                stdin=0,
+                stdout=1,
+                stderr=2,
+                keep_fds=(self._stop_fd, *self._inherited),
+                new_session=False,
+                pdeathsig=signal.SIGTERM,
+            ),
+            steps=[("signals", self._ignore_again)],
+        )
+        for fd in self._inherited:
+            # Else the far end of the caller's `<(...)` would not see its end before ours.
+            os.close(fd)
+        self._inherited = ()
+        self.settle_trainer()
+
+    def settle_trainer(self) -> None:
+        if self.trainer is not None and self.trainer.settle_exec():
+            self._tell_state("trainer", self.trainer)
+
+    def _ignore_again(self) -> None:
+        for number in self._ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+    # --- both -----------------------------------------------------------------------
+
+    def signal_child(self, child: Child | None, number: int | None) -> None:
+        """Obey a signal order; one for a child that is gone or was never there says so on stderr and does nothing."""
+        if child is None or number is None:
+            say(f"cannot send signal {number}: no such child" if number else "cannot send a signal without a name")
+            return
+        child.send_signal(number)
+
+    def take_exit(self, pid: int, status: int) -> None:
+        """Note the end of a child, and tell it; other pids are orphans and helpers."""
+        if pid in self.spared:
+            # The kernel may give the number to somebody else from now on.
+            self.spared.remove(pid)
+        if self.launch is not None and pid == self.launch.pid:
+            self._end_child("launch", self.launch, status)
+            self.read_launch()
+        elif self.trainer is not None and pid == self.trainer.pid:
+            self._end_child("trainer", self.trainer, status)
+            self._report_left()
+
+    def _end_child(self, name: str, child: Child, status: int) -> None:
+        if child.is_exec_pending and child.settle_exec():
+            self._tell_state(name, child)
+        child.note_status(status)
+        if not child.is_refused:
+            self._tell({"ev": f"{name}_exited", **child.describe_exit()})
+
+    def _tell_state(self, name: str, child: Child) -> None:
+        if child.is_refused:
+            self._tell(
+                {"ev": f"{name}_refused", "errno": child.errno, "cause": child.cause, "exit_code": child.refused_code}
+            )
+        elif not child.is_exec_pending:
+            self._tell({"ev": f"{name}_started", "pid": child.pid})
+            if not child.is_alive:
+                self._tell({"ev": f"{name}_exited", **child.describe_exit()})
+
+    def _report_left(self) -> None:
+        """Tell what the trainer left running; it is ended at the end of the run, not now."""
+        stub = os.getpid()
+        spared = [child.pid for child in (self.launch,) if child and child.is_alive] + self.spared
+        mark = f"{LAUNCH_TAG}={self.run.run_id}".encode()
+        answer = run_bounded(lambda: [p.pack() for p in scan_left(stub, None, spared, mark)], SCAN_LIMIT_S)
+        self.spared.append(answer.pid)
+        left = [{"pid": pid, "cmd": cmd} for pid, _start, cmd in answer.value or ()]
+        if left:
+            self._tell({"ev": "leftovers", "pids": left})
+
+
+def _read_env(order: dict[str, Any]) -> dict[str, str]:
+    env = order.get("env")
+    return dict(os.environ) if env is None else {str(name): str(value) for name, value in env.items()}

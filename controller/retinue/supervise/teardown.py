@@ -1,0 +1,171 @@
+"""How a run stops: trainer first, then services callers-first, then nodes, then the verdict.
+
+Level-triggered like the rest: `advance` looks at what is still there and does
+the next step; asking twice for the same step is harmless.
+"""
+
+import signal as signals
+from typing import TYPE_CHECKING
+
+from retinue.channel.messages import EndNode
+from retinue.lifecycle.order import next_to_stop
+from retinue.supervise.ending import Cause, Ending, find_exit_code
+from retinue.supervise.happenings import RunTimer, StopSignal
+from retinue.supervise.state import RunPhase, TrainerState
+from retinue.terms.replica import Phase, StopAsked
+
+if TYPE_CHECKING:
+    from retinue.supervise.run import Run
+
+END_NODE_S = 15.0
+"""How long keepers may take to end their nodes before the launch itself is told to."""
+LAST_S = 5.0
+"""Kept free before the deadline for ending nodes and writing the verdict."""
+IMPATIENT_S = 2.0
+"""Grace of everything after a second signal."""
+FORWARDED = ("INT", "QUIT")
+"""Signals the trainer gets as they came; every other stop becomes the manifest's stop signal."""
+
+
+class Teardown:
+    """The stopping half of a run."""
+
+    def __init__(self, run: "Run") -> None:
+        self.run = run
+        self._asked: set[str] = set()
+        self._signal: StopSignal | None = None
+
+    @property
+    def is_stopping_services(self) -> bool:
+        """Nothing is started any more."""
+        state = self.run.state
+        return state.ending is not None and state.trainer in (TrainerState.NONE, TrainerState.ENDED)
+
+    def begin(self, cause: Cause, text: str, signal: int | None = None, refused_code: int = 0) -> None:
+        """Stop the run; the first cause stays, a later one is only noted."""
+        self.run.edges.journal.note("run", "StopBegun", text)
+        if self.run.state.ending is None:
+            self.run.change(ending=Ending(cause, text, signal, refused_code))
+
+    def take_signal(self, happening: StopSignal) -> None:
+        number = int(getattr(signals, f"SIG{happening.name}", signals.SIGTERM))
+        self._signal = self._signal or happening
+        self.begin(Cause.SIGNAL, f"SIG{happening.name} was received", signal=number)
+        if happening.is_from_terminal and happening.count == 1:
+            self.run.change(is_trainer_told=True)
+            self._arm_trainer_kill()
+        if happening.count >= 2 and self.run.state.urgency == 0:
+            self.run.change(urgency=1)
+            self._hasten()
+
+    def take_timer(self, name: str) -> None:
+        run = self.run
+        match name:
+            case "deadline":
+                self.begin(Cause.DEADLINE, f"the allocation ends in {run.plan.drain_s:g} s (run.drain)")
+            case "trainer_kill" if run.state.trainer in (TrainerState.ASKED, TrainerState.RUNNING):
+                run.edges.journal.note("trainer", "Killed", "still there after its grace")
+                run.edges.stub.order({"op": "signal_trainer", "signal": "KILL"})
+            case "end" if run.state.phase is RunPhase.ENDING:
+                run.edges.stub.order({"op": "signal_launch", "signal": "TERM"})
+                self._finish()
+            case _:
+                pass
+
+    def arm_deadline(self) -> None:
+        end_utc = self.run.plan.allocation.end_utc
+        if end_utc is None:
+            return
+        clock = self.run.edges.clock
+        left_s = end_utc - clock.now_utc() - self.run.plan.drain_s
+        self.run.edges.timers.set("deadline", clock.now_s() + max(0.0, left_s), RunTimer("deadline"))
+
+    # --- the steps --------------------------------------------------------------
+
+    def advance(self) -> None:
+        run = self.run
+        if run.state.trainer is TrainerState.RUNNING:
+            self._tell_trainer()
+        if not self.is_stopping_services or run.state.phase is RunPhase.OVER:
+            return
+        while asked := self._next_to_stop():
+            for key in asked:
+                self._asked.add(key)
+                run.fleet.apply(key, StopAsked("the run ends", self._grace_s()))
+        if run.state.phase is not RunPhase.ENDING and run.fleet.is_over():
+            self._end_nodes()
+        if run.state.phase is RunPhase.ENDING and self._are_nodes_gone():
+            self._finish()
+
+    def _next_to_stop(self) -> list[str]:
+        run = self.run
+        lanes = next_to_stop(run.plan.stop_lanes, run.plan.services, run.fleet.replicas)
+        return [key for key in lanes if key not in self._asked]
+
+    def _tell_trainer(self) -> None:
+        run = self.run
+        if run.state.is_trainer_told:
+            return
+        run.change(is_trainer_told=True)
+        name = run.plan.trainer.stop_signal
+        if self._signal is not None and self._signal.name in FORWARDED:
+            name = self._signal.name
+        run.edges.journal.note("trainer", "StopTold", f"SIG{name}, grace {self._trainer_grace_s():g} s")
+        run.edges.stub.order({"op": "signal_trainer", "signal": name})
+        self._arm_trainer_kill()
+
+    def _arm_trainer_kill(self) -> None:
+        due_s = self.run.edges.clock.now_s() + self._trainer_grace_s()
+        self.run.edges.timers.set("trainer_kill", due_s, RunTimer("trainer_kill"))
+
+    def _hasten(self) -> None:
+        """A second signal: nobody waits longer than two seconds for anything."""
+        if self.run.state.trainer is TrainerState.RUNNING:
+            self._arm_trainer_kill()
+        for key, seat in self.run.fleet.seats.items():
+            if seat.replica.phase is Phase.STOPPING:
+                self.run.fleet.apply(key, StopAsked("a second signal", self._grace_s()))
+
+    def _left_s(self) -> float | None:
+        end_utc = self.run.plan.allocation.end_utc
+        return None if end_utc is None else max(0.0, end_utc - self.run.edges.clock.now_utc() - LAST_S)
+
+    def _trainer_grace_s(self) -> float:
+        if self.run.state.urgency:
+            return IMPATIENT_S
+        left_s = self._left_s()
+        grace_s = self.run.plan.trainer.grace_s
+        return grace_s if left_s is None else min(grace_s, left_s * 0.6)
+
+    def _grace_s(self) -> float | None:
+        """Shrinks every replica's own grace; None: no need to."""
+        if self.run.state.urgency:
+            return IMPATIENT_S
+        left_s = self._left_s()
+        return None if left_s is None else left_s / max(1, len(self.run.plan.stop_lanes))
+
+    def _end_nodes(self) -> None:
+        run = self.run
+        run.change(phase=RunPhase.ENDING)
+        for view in run.nodes.joined():
+            run.edges.agents.send(view.name, EndNode("the run is over"))
+        if run.nodes.missing() and not self._are_nodes_gone():
+            run.edges.stub.order({"op": "signal_launch", "signal": "TERM"})
+        run.edges.timers.set("end", run.edges.clock.now_s() + END_NODE_S, RunTimer("end"))
+
+    def _are_nodes_gone(self) -> bool:
+        return self.run.state.has_launch_ended or not self.run.state.is_launched
+
+    def _finish(self) -> None:
+        run, ending = self.run, self.run.state.ending
+        if run.state.phase is RunPhase.OVER or ending is None:
+            return
+        run.change(phase=RunPhase.OVER)
+        run.edges.finish(self.find_exit_code())
+
+    def find_exit_code(self) -> int:
+        state = self.run.state
+        if state.ending is None:
+            return 0
+        has_started = state.trainer_pid > 0
+        return find_exit_code(state.ending, has_started, state.trainer_code, state.trainer_signal)

@@ -1,0 +1,61 @@
+"""The trainer's environment: how it finds the services, and nothing it did not have before. Pure."""
+
+from collections.abc import Mapping
+
+from retinue.allocation.nodelist import compress_nodelist
+from retinue.plan.records import Plan
+from retinue.terms import run as files
+from retinue.terms.run import RunRecord
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def name_variable(service: str) -> str:
+    """`judge-small` -> `JUDGE_SMALL`."""
+    return "".join(char if char.isalnum() else "_" for char in service).upper()
+
+
+def build_service_urls(plan: Plan, gateway_port: int) -> dict[str, str]:
+    """Service -> its URL for the whole run, without a trailing slash."""
+    return {
+        service.name: f"http://127.0.0.1:{gateway_port}/{service.name}"
+        for service in plan.services
+        if service.has_port and service.is_http
+    }
+
+
+def build_trainer_environment(
+    plan: Plan, record: RunRecord, caller: Mapping[str, str], gateway_port: int
+) -> dict[str, str]:
+    """Add the run's variables to the caller's environment.
+
+    Shape: the caller's variables unchanged, but for `no_proxy`, which gains loopback and the run's nodes:
+    clients inside the trainer must not ask a site proxy for 127.0.0.1.
+    Source: DESIGN.md section 4.
+    """
+    env = dict(caller)
+    nodes = [node.name for node in plan.allocation.nodes]
+    env["RETINUE_RUN_ID"] = record.run_id
+    env["RETINUE_RUN_DIR"] = record.run_dir
+    env["RETINUE_NODE_DIR"] = record.node_dir
+    env["RETINUE_ENDPOINTS"] = f"{record.attempt_dir}/{files.ENDPOINTS}"
+    env["RETINUE_TOKEN_FILE"] = f"{record.run_dir}/{files.TOKEN}"
+    env["RETINUE_ATTEMPT"] = str(record.attempt)
+    if plan.allocation.end_utc is not None:
+        env["RETINUE_DEADLINE_EPOCH"] = str(int(plan.allocation.end_utc))
+    for service, url in build_service_urls(plan, gateway_port).items():
+        env[f"RETINUE_{name_variable(service)}_URL"] = url
+    env["RETINUE_NODELIST"], env["RETINUE_NNODES"] = compress_nodelist(nodes), str(len(nodes))
+    for group in plan.groups:
+        suffix = name_variable(group.name)
+        env[f"RETINUE_NODELIST_{suffix}"] = compress_nodelist(group.nodes)
+        env[f"RETINUE_NNODES_{suffix}"] = str(len(group.nodes))
+    for name in ("no_proxy", "NO_PROXY"):
+        env[name] = extend_no_proxy(env.get(name, ""), (*LOOPBACK, *nodes))
+    return env
+
+
+def extend_no_proxy(value: str, hosts: tuple[str, ...]) -> str:
+    """Add hosts to a comma-separated list that may have them already."""
+    have = [item.strip() for item in value.split(",") if item.strip()]
+    return ",".join(dict.fromkeys([*have, *hosts]))
