@@ -30,6 +30,7 @@ from retinue.supervise.happenings import (
     AgentSaid,
     Happening,
     LaunchExited,
+    NodeGone,
     StopSignal,
     StubHello,
     Ticked,
@@ -266,6 +267,7 @@ class World:
         self.notes: list[str] = []
         self.orders: list[dict[str, Any]] = []
         self.launched: list[str] = []
+        self._heard: dict[str, float] = {}
         self.saved: dict[str, Any] = {}
         self.exit_code: int | None = None
         self.trainer: dict[str, Any] | None = None
@@ -309,6 +311,20 @@ class World:
     def send(self, node: str, message: FromController) -> None:
         if self.nodes[node].is_connected:
             self.after(0.001, lambda: self.nodes[node].take(message))
+
+    def expect(self, node: str) -> None:
+        self._heard[node] = self.now
+
+    def forget(self, node: str) -> None:
+        self._heard.pop(node, None)
+
+    def _find_silent(self) -> None:
+        for node in self.nodes.values():
+            if node.is_connected:
+                self._heard[node.name] = self.now
+        for name in [name for name, heard in self._heard.items() if self.now - heard >= 10.0]:
+            self.forget(name)
+            self.handle(NodeGone(name, "nothing heard for 10 s"))
 
     def note(self, subject: str, event: str, reason: str, before: str = "", after: str = "", detail: str = "") -> None:
         self.notes.append(f"{self.now - 1000:.1f} {subject} {event} {before}->{after} {reason}")
@@ -393,9 +409,7 @@ class World:
     def _tick(self) -> None:
         if self.exit_code is None:
             self.handle(Ticked(0.0))
-            for node in self.nodes.values():
-                if node.is_connected:
-                    self.run.silence.hear(node.name, self.now)
+            self._find_silent()
             heapq.heappush(self._heap, (self.now + 1.0, next(self._order), self._tick))
 
     def run_until(self, condition: Callable[[], bool], limit_s: float = 100_000.0) -> None:

@@ -34,7 +34,7 @@ def build_frame(message: Message) -> bytes:
     return len(body).to_bytes(_PREFIX_BYTES, "big") + body
 
 
-def parse_length(prefix: bytes) -> int:
+def parse_length(prefix: bytes | bytearray) -> int:
     """Read the length of the frame that follows.
 
     Errors: FrameError when no frame of ours is that long.

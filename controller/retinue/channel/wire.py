@@ -6,7 +6,7 @@ owed is disconnected.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from retinue.channel.context import Peer, parse_peer
 from retinue.channel.frames import MAX_UNSENT_BYTES, FrameError, FrameReader, build_frame
@@ -76,8 +76,8 @@ class Wire(asyncio.Protocol):
     # --- asyncio's side ---------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A TLS transport is both halves, whichever loop made it; asyncio's types do not say so here.
+        self._transport = cast(asyncio.Transport, transport)
         self.peer = parse_peer(transport.get_extra_info("peercert"))
         address = transport.get_extra_info("peername")
         self.peer_host = str(address[0]) if address else ""

@@ -33,14 +33,14 @@ class RequestBody:
         """Too much is kept already; this one is streamed, and not held."""
 
     @property
-    def is_replayable(self) -> bool:
-        """True when the request can be sent (again)."""
-        return not (self._is_streamed and self._is_started)
+    def is_streamed(self) -> bool:
+        """True when the body is not kept: it can be sent once."""
+        return self._is_streamed
 
     @property
-    def can_replay_later(self) -> bool:
-        """True when the request could be sent more than once."""
-        return not self._is_streamed
+    def can_send(self) -> bool:
+        """True while the request can be sent, for the first time or again."""
+        return not (self._is_streamed and self._is_started)
 
     @property
     def length(self) -> int | None:
@@ -68,14 +68,9 @@ class RequestBody:
 
     def payload(self) -> bytes | AsyncIterator[bytes] | None:
         """Return what to send now."""
-        self._is_started = True
         if self._is_streamed:
             return self._stream()
         return self._kept or None
-
-    @property
-    def is_streamed(self) -> bool:
-        return self._is_streamed
 
     def close(self) -> None:
         """Give back what was reserved."""
@@ -102,6 +97,8 @@ class RequestBody:
             self._taken_bytes = count
 
     async def _stream(self) -> AsyncIterator[bytes]:
+        # Runs only once a connection stands: a refused connect leaves the body untouched.
+        self._is_started = True
         self._say_continue()
         if self._kept:
             yield self._kept

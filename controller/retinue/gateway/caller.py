@@ -114,21 +114,31 @@ class Doorkeeper:
         self._token = token.encode()
         self._own_uid = own_uid
         self._uids = PeerUids()
+        self._owned: set[object] = set()
 
-    def is_owner(self, peer: object, ours: object) -> bool:
-        """Tell whether the run's owner is at the other end; asked once per connection, as it is accepted."""
+    def admit(self, connection: object, peer: object, ours: object) -> None:
+        """Look at a connection that was just accepted; asked once, while its other end is surely still open."""
         if self._own_uid is None or not (isinstance(peer, tuple) and isinstance(ours, tuple)):
-            return False
-        return self._uids.find_uid(peer[:2], ours[:2]) == self._own_uid
+            return
+        if self._uids.find_uid(peer[:2], ours[:2]) == self._own_uid:
+            self._owned.add(connection)
 
-    def has_token(self, authorization: Iterable[str], api_key: Iterable[str]) -> bool:
-        """Tell whether one of these header values is the run's token; an empty token opens nothing."""
-        offered = [value[7:].strip() for value in authorization if value[:7].lower() == "bearer "]
-        offered.extend(value.strip() for value in api_key)
-        return bool(self._token) and any(
-            hmac.compare_digest(value.encode("utf-8", "surrogateescape"), self._token) for value in offered
-        )
+    def forget(self, connection: object) -> None:
+        """Forget a connection that ended."""
+        self._owned.discard(connection)
+
+    def may_call(self, connection: object, authorization: Iterable[str], api_key: Iterable[str]) -> bool:
+        """Tell whether a request on this connection, with these header values, is allowed."""
+        return connection in self._owned or self._has_token(authorization, api_key)
 
     def close(self) -> None:
         """Close what was opened."""
         self._uids.close()
+
+    def _has_token(self, authorization: Iterable[str], api_key: Iterable[str]) -> bool:
+        offered = [value[7:].strip() for value in authorization if value[:7].lower() == "bearer "]
+        offered.extend(value.strip() for value in api_key)
+        # An empty token opens nothing.
+        return bool(self._token) and any(
+            hmac.compare_digest(value.encode("utf-8", "surrogateescape"), self._token) for value in offered
+        )

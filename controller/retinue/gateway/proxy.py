@@ -113,7 +113,7 @@ class Proxy:
 
     async def _find_slot(self, exchange: Exchange) -> Slot:
         while True:
-            can_replay = exchange.body.can_replay_later and exchange.wants_retry
+            can_replay = exchange.wants_retry and not exchange.body.is_streamed
             slot = self.table.choose(exchange.service, self._loop.time(), exchange.tried, can_replay)
             if slot is not None:
                 return slot
@@ -131,11 +131,11 @@ class Proxy:
         now_s = self._loop.time()
         left_s = exchange.waiting_since_s + hold_s - now_s
         if left_s <= 0:
-            raise self._refuse(service, f"cannot call {service!r}: no replica is ready, held {hold_s:g} s")
+            raise self._refuse(exchange, f"cannot call {service!r}: no replica is ready, held {hold_s:g} s")
         if self.room.is_full:
-            raise self._refuse(service, f"cannot hold a request for {service!r}: {self.room.count} are held already")
+            raise self._refuse(exchange, f"cannot hold a request for {service!r}: {self.room.count} are held already")
         if exchange.body.is_over_budget:
-            raise self._refuse(service, f"cannot hold a request for {service!r}: too many bytes are held already")
+            raise self._refuse(exchange, f"cannot hold a request for {service!r}: too many bytes are held already")
         trial_s = self.table.next_trial_s(service)
         # A trial that is due but not free is under way; its end wakes the room.
         wait_s = min(left_s, trial_s - now_s) if trial_s is not None and trial_s > now_s else left_s
@@ -192,9 +192,7 @@ class Proxy:
             exchange.sends += 1
             # Time at a backend is not time held.
             exchange.waiting_since_s = self._loop.time()
-        if fault.blame is Blame.UNREACHED:
-            exchange.body.rewind()
-        is_again = exchange.wants_retry and exchange.body.is_replayable and exchange.sends < SENDS_MAX
+        is_again = exchange.wants_retry and exchange.body.can_send and exchange.sends < SENDS_MAX
         if fault.blame is Blame.GARBLED or not is_again:
             raise self._lose(service, message)
         self.counts.retried += 1
@@ -203,17 +201,16 @@ class Proxy:
         """Pass an answer on as it arrives; from its first byte on there is no other."""
         request, content = exchange.request, upstream.content
         authority = f"{slot.backend.host}:{slot.backend.port}"
+        if content.exception() is not None:
+            raise Fault(Blame.BROKEN, "broke off before a byte was passed on")
         headers = build_response_headers(upstream.headers.items(), exchange.service, authority)
-        if content.is_eof() and content.exception() is None:
+        if content.is_eof():
             # It is here whole: one write instead of three.
             slot.completed()
             whole = content.read_nowait()
             return web.Response(status=upstream.status, reason=upstream.reason, headers=headers, body=whole)
         answer = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=headers)
-        try:
-            await answer.prepare(request)
-        except ValueError as error:
-            raise Fault(Blame.GARBLED, "a header that cannot be passed on") from error
+        await answer.prepare(request)
         while True:
             try:
                 part = await content.readany()
@@ -251,13 +248,15 @@ class Proxy:
         hint = f"; did you mean {nearest!r}?" if nearest else ""
         raise Refusal(404, "retinue_unknown_service", f"cannot find a service {service[:100]!r}{hint}", service[:100])
 
-    def _refuse(self, service: str, message: str) -> Refusal:
+    def _refuse(self, exchange: Exchange, message: str) -> Refusal:
+        service = exchange.service
         known = self.table.services.get(service)
         if known is None:
             return Refusal.unavailable(service, f"{message}; no membership has arrived", None)
         causes = [known.route.cause, *(f"{s.backend.replica}: {s.cause}" for s in known.slots if s.cause)]
         why = "; ".join(cause for cause in causes if cause)
-        since_utc = known.route.unready_since_utc or known.empty_since_utc
+        # Who was left out by this gateway is not the controller's knowledge yet: since the request found it so.
+        since_utc = known.route.unready_since_utc or time.time() - (self._loop.time() - exchange.waiting_since_s)
         return Refusal.unavailable(service, f"{message}; {why}" if why else message, since_utc)
 
     def _lose(self, service: str, message: str) -> Refusal:

@@ -37,9 +37,7 @@ Headers = list[tuple[str, str]]
 class Refusal(RetinueError):
     """A request ends in a typed error of ours; becomes one JSON answer."""
 
-    def __init__(
-        self, status: int, kind: str, message: str, service: str = "", since_utc: float | None = None
-    ) -> None:
+    def __init__(self, status: int, kind: str, message: str, service: str = "", since_utc: float | None = None) -> None:
         self.status = status
         self.kind = kind
         self.service = service

@@ -17,6 +17,7 @@ from retinue.terms.replica import (
     LivenessLost,
     NodeLost,
     Phase,
+    PlaceAgain,
     ReadinessChanged,
     Replica,
     RestartAsked,
@@ -240,6 +241,9 @@ def _on_node_lost(replica: Replica, event: NodeLost, now_s: float) -> Decision:
         return keep(replica, f"no effect: {replica.phase.value}, nothing of it ran there")
     if replica.phase is Phase.STOPPING and not replica.wants_relaunch:
         return moves.end(replica, now_s, f"{replica.reason}; {cause}")
-    if replica.policy.is_movable:
-        return moves.wait_for_place(replica, now_s, f"{cause}; another node is looked for")
-    return moves.fail(replica, now_s, f"{cause}; it may not be placed elsewhere")
+    if not replica.policy.is_movable:
+        return moves.fail(replica, now_s, f"{cause}; it may not be placed elsewhere")
+    reason = f"{cause}; another node is looked for"
+    if replica.phase is Phase.PENDING:
+        return keep(replica, reason, PlaceAgain(replica.incarnation))
+    return moves.wait_for_place(replica, now_s, reason)

@@ -73,7 +73,7 @@ def _check_names(services: list[str], groups: list[str], tree: Tree) -> Iterator
 
 def _check_variables(services: list[str], groups: list[str], tree: Tree) -> Iterator[Finding]:
     """Two names that make one variable: `RETINUE_<SERVICE>_URL`, `RETINUE_NODELIST_<GROUP>`, and what the run sets."""
-    owners: dict[str, str] = {name: "the run itself" for name in RESERVED_ENV}
+    owners: dict[str, str] = dict.fromkeys(RESERVED_ENV, "the run itself")
     named = [(("services", name), f"service '{name}'", [f"RETINUE_{env_key(name)}_URL"]) for name in services]
     for group in groups[1:]:
         variables = [f"RETINUE_{what}_{env_key(group)}" for what in ("NODELIST", "NNODES")]

@@ -116,7 +116,7 @@ def _scan_events(text: str) -> Iterator[Finding]:
     """Look at the events before composing: compose recurses, and forgets which tags were written out."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=LOADER):
-        line, column = event.start_mark.line + 1, event.start_mark.column + 1
+        line, column = _start(event)
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -154,8 +154,14 @@ def _translate(error: yaml.YAMLError) -> Finding:
 _TAB_HINT = "indent with spaces; put text that begins with @, ` or % in quotes"
 
 
-def _start(node: yaml.Node) -> tuple[int, int]:
-    return node.start_mark.line + 1, node.start_mark.column + 1
+def _start(item: Any) -> tuple[int, int]:
+    """The place of a node or an event, counted from 1."""
+    return item.start_mark.line + 1, item.start_mark.column + 1
+
+
+def _is_quoted(node: Any) -> bool:
+    # The C parser says "" for a plain scalar, the Python one None.
+    return bool(node.style)
 
 
 class _Builder:
@@ -178,8 +184,7 @@ class _Builder:
             return self._build_mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return self._build_list(node, path)
-        is_empty = not node.style and node.value == ""
-        return None if is_empty else node.value
+        return node.value if node.value or _is_quoted(node) else None
 
     def _build_list(self, node: yaml.SequenceNode, path: Path) -> list[Any]:
         built = []
@@ -207,9 +212,21 @@ class _Builder:
     def _check_key(self, node: yaml.Node, built: dict[str, Any], path: Path) -> tuple[str, str] | None:
         if not isinstance(node, yaml.ScalarNode):
             return "a key is a list or a mapping", "keys are text; a '{' that begins text needs quotes"
-        if node.value == "<<" and not node.style:
+        if node.value == "<<" and not _is_quoted(node):
             return "the merge key '<<' is not supported", "write the keys out, or use a template"
         if node.value in built:
             first = self.tree.keys[(*path, node.value)]
             return f"key {node.value!r} is given twice", f"line {first.line} has the first, which counts"
         return None
+
+
+class _Dumper(yaml.SafeDumper):
+    """Never writes anchors: what is dumped is read by people."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def dump_yaml(data: Any) -> str:
+    """Write plain data as YAML; texts that YAML 1.1 would take for something else are quoted."""
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))

@@ -4,6 +4,7 @@ Fills `{with.NAME}` in, lays the service's own keys over the template's, and kee
 each value the place it came from: the manifest's line, or the template's file and line.
 """
 
+import difflib
 from typing import Any
 
 from retinue.errors import Finding, ManifestError
@@ -35,7 +36,10 @@ def expand_templates(tree: Tree, shelf: Shelf) -> list[Finding]:
         if isinstance(service, dict) and "template" in service:
             findings += _expand_one(tree, at, service, shelf, read)
         elif isinstance(service, dict) and "command" not in service:
-            findings.append(tree.found(at, "has neither 'template' nor 'command'", "write one of them", at_key=True))
+            # A misspelt key is a finding of its own; two for one mistake would be noise.
+            if not any(difflib.get_close_matches(key, ("template", "command"), n=1) for key in service):
+                what = "has neither 'template' nor 'command'"
+                findings.append(tree.found(at, what, "write one of them", at_key=True))
             service["command"] = list(_UNEXPANDED)
         elif isinstance(service, dict) and "with" in service:
             findings.append(tree.found((*at, "with"), "'with' has a meaning only beside 'template'", at_key=True))

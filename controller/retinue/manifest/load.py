@@ -77,9 +77,9 @@ def _unreadable(tree: Tree, shelf: Shelf) -> list[Finding]:
 
 
 def _settle(manifest: Manifest) -> Manifest:
-    """Write the default of `restart.success` down, so that the resolved manifest says it."""
+    """Write the default of `restart.success` down, and forget where the expanded templates came from."""
     services = {}
     for name, service in manifest.services.items():
         restart = service.restart.model_copy(update={"success": service.success})
         services[name] = service.model_copy(update={"restart": restart})
-    return manifest.model_copy(update={"services": services})
+    return manifest.model_copy(update={"services": services, "templates": ()})

@@ -45,6 +45,8 @@ __all__ = [
     "parse_secret",
 ]
 
+RUN_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
 ALL_NODES = "all"
 """The group that always exists: every node of the allocation."""
 
@@ -54,7 +56,9 @@ class Run(BaseModel):
 
     model_config = CONFIG
 
-    name: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: Annotated[
+        Text, Field(pattern=RUN_NAME_PATTERN), WithJsonSchema({"type": "string", "pattern": RUN_NAME_PATTERN})
+    ]
     """Name of the run; part of the run directory's name."""
     drain_s: Duration = 120.0
     """How long before the allocation's end the run begins to stop."""
@@ -137,7 +141,8 @@ class Manifest(BaseModel):
     services: Annotated[dict[str, Service], Field(min_length=1)]
     """The services by name."""
     templates: Texts = ()
-    """Further directories with templates, searched in order before the shipped ones; relative to the manifest."""
+    """Further directories with templates, searched in order before the shipped ones; relative to the manifest.
+    Empty once loaded: expanded."""
     node: NodeRules = NodeRules()
     """What every node does."""
     launch: Launch = Launch()

@@ -47,7 +47,7 @@ class HttpCheck(BaseModel):
 
     model_config = CONFIG
 
-    path: Annotated[Text, Field(pattern=r"^/")]
+    path: Annotated[Text, Field(pattern=r"^/"), WithJsonSchema({"type": "string", "pattern": "^/"})]
     """Path with the leading slash, `/health`."""
     port: Port | None = None
     """Port to ask. Left out: the replica's own port."""
@@ -135,7 +135,7 @@ class Restart(BaseModel):
     stable_for_s: PositiveDuration = 600.0
     """Ready for this long without a break forgives all failures."""
     on_exhausted: OnExhausted = OnExhausted.DEGRADE
-    """`degrade`: the run goes on without the replica; `hold`: requests wait for an operator; `fail_run`: the run ends."""
+    """`degrade`: the run goes on without it; `hold`: requests wait for an operator; `fail_run`: the run ends, exit 5."""
     success: tuple[ExitCode, ...] | None = None
     """Exit codes that mean done. Left out: `[0]` for a service without `{port}` and without a port probe, else none."""
     no_restart: tuple[ExitCode, ...] = (3,)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from retinue.errors import Finding
 from retinue.manifest.compose import Path, Tree
 from retinue.manifest.scalars import quote
+from retinue.manifest.schema import RUN_NAME_PATTERN
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -144,7 +145,7 @@ def _word_value(kind: str, value: Any, ctx: dict[str, Any]) -> tuple[str, str]:
 
 _PATTERN_HINTS = {
     "^/": "a path begins with '/'",
-    "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$": "letters, digits, '.', '_' and '-', at most 64",
+    RUN_NAME_PATTERN: "letters, digits, '.', '_' and '-', at most 64",
 }
 
 

@@ -68,7 +68,7 @@ def has_placeholder(texts: Iterable[str], name: str) -> bool:
 
 
 def replace_placeholders(text: str, values: Mapping[str, str], prefix: str) -> str:
-    """Put values in for the placeholders that begin with the prefix (unknown ones: nothing); leave all else as it is."""
+    """Put values in for the placeholders that begin with the prefix (unknown ones: nothing); leave all else alone."""
 
     def replace(match: re.Match[str]) -> str:
         name = match["name"]

@@ -218,11 +218,10 @@ def type_parameters(read: ReadTemplate, given: Any, tree: Tree, at: Path) -> tup
     parameters = read.model.parameters
     flat, findings = _flatten(parameters, given)
     values: dict[str, Any] = {}
-    for name, (value, path) in flat.items():
+    for name, (_, path) in flat.items():
         if name not in parameters:
             what = f"template '{read.name}' has no parameter {quote(name)}"
-            findings_hint = nearest(name, parameters) or "it takes none"
-            findings.append(((*path,), what, findings_hint, True))
+            findings.append((path, what, nearest(name, parameters) or "it takes none", True))
     for name, parameter in parameters.items():
         if name not in flat and parameter.required:
             findings.append(((), f"template '{read.name}' needs the parameter '{name}'", parameter.description, True))

@@ -43,7 +43,6 @@ class LogFiles:
         self._head_left = HEAD_BYTES
         self._half = -1
         """Number of halves begun, less one."""
-        self._half_bytes = 0
         self._sizes: list[int] = []
 
     @property

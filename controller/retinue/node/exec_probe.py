@@ -59,6 +59,8 @@ class ExecProbes:
         elif isinstance(packet, Reaped):
             # Asked by an agent before this one, or given up after KEEPER_WAIT_S.
             self._keeper.send(Release(packet.replica, packet.incarnation))
+        elif isinstance(packet, Spawned):
+            self._keeper.send(Signal(packet.replica, packet.incarnation, signal.SIGKILL))
 
     def kill_left_over(self, name: str, number: int, *, is_alive: bool) -> None:
         """End a probe that an earlier agent had asked."""

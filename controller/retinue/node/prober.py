@@ -27,17 +27,22 @@ class Prober:
         self._wake = asyncio.Event()
         self._asks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Task[None] | None = None
+        self._ended: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin to ask."""
         self._timer = asyncio.create_task(self._run())
 
-    async def stop(self) -> None:
-        """Ask nothing more and wait until what is under way was ended."""
-        tasks = [*self._asks, *([self._timer] if self._timer else [])]
-        for task in tasks:
+    def cancel(self) -> None:
+        """Ask nothing more; what is under way is being ended when this returns."""
+        self._ended = [*self._asks, *([self._timer] if self._timer else [])]
+        for task in self._ended:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._timer = None
+
+    async def wait_ended(self) -> None:
+        """Wait until nothing of what `cancel` ended is left."""
+        await asyncio.gather(*self._ended, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:

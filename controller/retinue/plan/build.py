@@ -142,7 +142,8 @@ def _place_service(name: str, service: Service, group: GroupPlan, ledger: Ledger
     want = _build_want(name, service)
     count = len(group.nodes) if service.per_node else service.replicas
     if service.min_ready > count:
-        problems.append(f"{name}: min_ready is {service.min_ready}, but group {group.name} gives it {count} replicas")
+        gives = f"group {group.name} gives it" if service.per_node else "it has"
+        problems.append(f"{name}: min_ready is {service.min_ready}, but {gives} {count} replicas")
     places: list[Place] = []
     for index in range(count):
         nodes = group.nodes[index : index + 1] if service.per_node else group.nodes

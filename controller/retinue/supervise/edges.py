@@ -31,6 +31,14 @@ class Agents(Protocol):
 
     def send(self, node: str, message: FromController) -> None: ...
 
+    def expect(self, node: str) -> None:
+        """Count this node's silence from now on; too much of it is one `NodeGone`."""
+        ...
+
+    def forget(self, node: str) -> None:
+        """This node's silence is no news any more."""
+        ...
+
 
 class Stub(Protocol):
     """Orders to the stub, as its JSON lines."""

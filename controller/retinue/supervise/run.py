@@ -20,7 +20,6 @@ from retinue.channel.messages import (
     NodeNote,
     Report,
 )
-from retinue.channel.silence import Silence
 from retinue.lifecycle.order import find_hopeless, find_ready_to_start, find_restart_dependants
 from retinue.plan.records import Plan, ServicePlan
 from retinue.supervise.edges import Edges
@@ -71,7 +70,6 @@ class Run:
         self.state = RunState()
         self.nodes = Nodes([node.name for node in plan.allocation.nodes], edges.gateway_ports)
         self.teardown = Teardown(self)
-        self.silence = Silence()
         self._epoch = 0
         self._has_routes_timer = False
         self._failed_any = False
@@ -99,13 +97,11 @@ class Run:
             case StubHello():
                 self._take_hello(happening)
             case AgentJoined(node=node, hello=hello):
-                self.silence.hear(node, self.edges.clock.now_s())
                 self.nodes.change(node, hello=hello, gateway_port=hello.gateway_port)
                 self.edges.journal.note(node, "AgentJoined", f"agent start {hello.agent_starts}, pid {hello.host_pid}")
                 self.fleet.reconcile(node, hello.observed)
                 self._send_routes(node)
             case AgentSaid(node=node, message=message):
-                self.silence.hear(node, self.edges.clock.now_s())
                 self._take_message(node, message)
             case AgentLeft(node=node):
                 if self.state.phase is RunPhase.ENDING or self.state.ending_is(Cause.STUB_LOST):
@@ -139,8 +135,8 @@ class Run:
                 self.fleet.apply(key, fired)
             case RunTimer(name=name):
                 self._take_timer(name)
-            case Ticked(lag_s=lag_s):
-                self._find_silent(lag_s)
+            case Ticked():
+                pass
 
     def _take_message(self, node: str, message: object) -> None:
         match message:
@@ -164,8 +160,8 @@ class Run:
     def _take_hello(self, hello: StubHello) -> None:
         self._epoch = hello.starts << 32
         if hello.starts > 1:
-            for node in self.nodes.views:
-                self.silence.hear(node, self.edges.clock.now_s())
+            for node in self.nodes.live():
+                self.edges.agents.expect(node)
         for node, report in hello.nodes.items():
             self.nodes.change(node, report=report)
         if hello.launch is None and self.state.ending is None:
@@ -314,16 +310,11 @@ class Run:
         self._epoch += 1
         self.edges.agents.send(node, build_membership(self.plan, self.fleet.seats, node, self._epoch))
 
-    def _find_silent(self, lag_s: float) -> None:
-        for node in self.silence.find_lost(self.edges.clock.now_s(), lag_s):
-            if self.nodes.views[node].is_joined or self.state.phase is not RunPhase.JOINING:
-                self._lose_node(node, "silent for 10 s")
-
     def _lose_node(self, node: str, cause: str) -> None:
         if self.nodes.views[node].is_lost:
             return
         self.nodes.change(node, is_lost=True, lost_cause=cause)
-        self.silence.forget(node)
+        self.edges.agents.forget(node)
         self.fleet.lost_nodes.add(node)
         self.edges.journal.note(node, "NodeLost", cause)
         if self.state.phase is not RunPhase.ENDING and (node in self._trainer_nodes() or not self.nodes.live()):

@@ -21,8 +21,6 @@ and hears
 `launch` and `trainer` in hello are null or {pid, is_running, is_started, code, signal, errno, cause}.
 """
 
-
-
 OBEY_LIMIT_S = 5.0
 """A stop signal that no controller can have acted on for this long is obeyed by the stub itself."""
 STOPS_LIMIT = 3

@@ -3,12 +3,16 @@
 Every wait is bounded, and a third stop signal shortens all of them. Standard library only.
 """
 
+import json
+import os
+import signal
 from typing import TYPE_CHECKING
 
 from retinue.supervise.stub_bounded import run_bounded
-from retinue.supervise.stub_leftovers import end_left
+from retinue.supervise.stub_children import Child
+from retinue.supervise.stub_leftovers import Process, end_left, scan_left
 from retinue.supervise.stub_run import say
-from retinue.supervise.stub_verdict import Outcome, build_verdict, remove_own_dir, write_verdict
+from retinue.supervise.stub_verdict import Facts, build_verdict, find_exit_code, remove_own_dir, write_verdict
 
 if TYPE_CHECKING:
     from retinue.supervise.stub import Stub
@@ -18,7 +22,7 @@ CONTROLLER_LIMIT_S = 10.0
 LAUNCH_LIMIT_S = 20.0
 """From `finish` to the launch's exit: the controller has told the nodes to end."""
 TERM_LIMIT_S = 10.0
-"""From TERM to KILL, for launch and trainer."""
+"""From TERM to KILL of the launch, and of a trainer that the controller forgot."""
 KILL_LIMIT_S = 5.0
 """What SIGKILL does not end in this time is stuck in the kernel."""
 SCAN_LIMIT_S = 5.0
@@ -26,53 +30,70 @@ WRITE_LIMIT_S = 10.0
 """For a file system that hangs."""
 
 
-class OwnEnd:
-    """Why the stub ends the run itself, without a controller's word."""
-
-    __slots__ = ("cause", "ended_by", "exit_code", "grace_s")
-
-    def __init__(self, ended_by: str, cause: str, exit_code: int, grace_s: float = TERM_LIMIT_S) -> None:
-        self.ended_by = ended_by
-        """A value of `ending.Cause`."""
-        self.cause = cause
-        self.exit_code = exit_code
-        """Where the trainer was never started, or always (5)."""
-        self.grace_s = grace_s
-        """The trainer's."""
-
-
 def end_run(stub: "Stub") -> int:
     """Leave nothing behind, write the verdict, and say what the whole run exits with."""
-    own = stub.own_end
-    controller, work = stub.watch.child, stub.work
+    own, controller, work = stub.own_end, stub.watch.child, stub.work
     if controller is not None:
         if own is None:
             stub.wait(lambda: not controller.is_alive, CONTROLLER_LIMIT_S)
         kill_child(stub, controller)
     stop_child(stub, work.trainer, own.grace_s if own else TERM_LIMIT_S)
-    if work.launch is not None and own is None:
-        stub.wait(lambda: not work.launch.is_alive, LAUNCH_LIMIT_S)
-    stop_child(stub, work.launch, TERM_LIMIT_S)
-    work.read_launch()
-    found, survivors = end_left(lambda: scan_bounded(stub), stub.wait)
-    report_left(found, survivors)
-    outcome = Outcome(stub.run, stub.verdict, own, stub.finish)
-    outcome.note_work(work)
-    outcome.note_left([p.pack() for p in found], [p.pid for p in survivors])
-    return write_end(stub, outcome)
+    launch = work.launch
+    if launch is not None:
+        if own is None:
+            stub.wait(lambda: not launch.is_alive, LAUNCH_LIMIT_S)
+        stop_child(stub, launch, TERM_LIMIT_S)
+        work.read_launch()
+    facts = Facts(stub.run, stub.verdict, stub.finish, own)
+    facts.trainer, facts.is_launched = work.trainer, launch is not None and not launch.is_refused
+    facts.nodes, facts.expected = work.nodes, work.expected
+    facts.found, facts.survivors = end_left(lambda: scan_bounded(stub), stub.wait)
+    for process in facts.found:
+        say(f"was left running and is ended: {process.pid} {process.cmd}")
+    write_end(facts)
+    return find_exit_code(facts)
 
 
-def write_end(stub: "Stub", outcome: "Outcome") -> int:
+def write_end(facts: Facts) -> None:
     """Remove the batch host's own directory, then write the verdict; neither may hang us."""
-    run = stub.run
+    run = facts.run
     removed = run_bounded(lambda: remove_own_dir(run.controller_dir, run.node_dir), WRITE_LIMIT_S)
     if removed.problem:
-        outcome.note_unremoved(run.controller_dir, removed.problem)
-        say(outcome.warnings[-1])
-    verdict = build_verdict(outcome)
+        facts.is_dir_left = True
+        facts.warnings.append(f"cannot remove {run.controller_dir}: {removed.problem}")
+        say(facts.warnings[-1])
+    verdict = build_verdict(facts)
     written = run_bounded(lambda: write_verdict(run, verdict), WRITE_LIMIT_S)
     if written.problem:
-        say(f"cannot write the verdict in {run.attempt_dir}: {written.problem}; it is: {stub.dump(verdict)}")
+        say(f"cannot write the verdict in {run.attempt_dir}: {written.problem}; it says {json.dumps(verdict)}")
     else:
-        say(f"verdict: {written.value}")
-    return outcome.exit_code
+        say(f"the run ended: {verdict['cause']}; verdict: {written.value}")
+
+
+def stop_child(stub: "Stub", child: Child | None, grace_s: float) -> None:
+    """TERM, the grace, KILL; a stopped child is continued so that it can obey."""
+    if child is None or not child.is_alive:
+        return
+    child.send_signal(signal.SIGTERM)
+    child.send_signal(signal.SIGCONT)
+    stub.wait(lambda: not child.is_alive, grace_s)
+    kill_child(stub, child)
+
+
+def kill_child(stub: "Stub", child: Child) -> None:
+    child.send_signal(signal.SIGKILL)
+    stub.wait(lambda: not child.is_alive, KILL_LIMIT_S)
+
+
+def scan_bounded(stub: "Stub") -> list[Process]:
+    """Look for what the run has left here.
+
+    Reading the environment of a process that hangs in a page fault hangs too; then descendants are found at least.
+    """
+    me, spared, tag = os.getpid(), stub.work.spared, f"RETINUE_RUN_ID={stub.run.run_id}".encode()
+    answer = run_bounded(lambda: [p.pack() for p in scan_left(me, tag, spared)], SCAN_LIMIT_S)
+    spared.append(answer.pid)
+    if answer.problem:
+        say(f"cannot look at every process: {answer.problem}")
+        return scan_left(me, None, spared, has_commands=False)
+    return [Process(pid, start, cmd) for pid, start, cmd in answer.value]

@@ -111,7 +111,8 @@ def scan_left(
     """List what the run has on this host beside the stub.
 
     Shape:  zombies are not listed; `cmd` is the command line. `spared` pids and their descendants, and what carries
-            `spared_tag`, are left out. Without a tag only descendants of the stub are looked for.
+            `spared_tag`, are left out. Without a tag only descendants of the stub are looked for; with neither tag
+            nor commands nothing that can block is read.
     """
     table = read_table()
     never = find_ancestors(table, stub) | set(spared) | find_descendants(table, spared) | {os.getpid()}
@@ -121,7 +122,7 @@ def scan_left(
     left = [table[pid] for pid in sorted(ours - never) if table[pid].state not in "ZX"]
     if spared_tag:
         left = [process for process in left if not has_tag(process.pid, spared_tag)]
-    for process in left:
+    for process in left if has_commands else ():
         process.cmd = read_command(process)
     return left
 

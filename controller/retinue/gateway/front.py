@@ -1,0 +1,165 @@
+"""The gateway's own door: who may call, which service is meant, and its own few pages.
+
+`/<service>/...` is forwarded; `/` lists the services; `/-/health` and `/-/metrics` are the gateway's.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from retinue.channel.messages import GatewayFacts
+from retinue.gateway.caller import Doorkeeper
+from retinue.gateway.proxy import Proxy
+from retinue.gateway.wire import Refusal, build_error, is_websocket, split_target
+from retinue.terms.record import Record, to_json
+
+HELP = (
+    ("requests_total", "counter", "Requests that arrived for a service."),
+    ("failed_total", "counter", "Requests that ended in a typed error of our side, or were cut off."),
+    ("retried_total", "counter", "Times a request was sent again."),
+    ("held", "gauge", "Requests that wait for a backend."),
+    ("replay_bytes", "gauge", "Bytes of request bodies kept for sending again."),
+    ("membership_epoch", "gauge", "Epoch of the last membership; -1 before the first."),
+)
+
+
+class Door(web.Server):
+    """aiohttp's server, told who is at the other end of each connection as it is accepted."""
+
+    def __init__(self, front: "Front", doorkeeper: Doorkeeper, **options: object) -> None:
+        super().__init__(front.answer, handler_cancellation=True, **options)  # type: ignore[arg-type]
+        self._doorkeeper = doorkeeper
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        self._doorkeeper.admit(handler, transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        self._doorkeeper.forget(handler)
+        super().connection_lost(handler, exc)
+
+
+class ServiceFacts(Record, frozen=True):
+    """One service in the list at `/`."""
+
+    url: str
+    is_ready: bool
+    backends: int
+    in_flight: int
+
+
+class Front:
+    """Answers every request that reaches this gateway."""
+
+    def __init__(self, doorkeeper: Doorkeeper, proxy: Proxy) -> None:
+        self._doorkeeper = doorkeeper
+        self._proxy = proxy
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request; a typed error is an answer too."""
+        try:
+            return await self._route(request)
+        except Refusal as refusal:
+            self._proxy.counts.failed += refusal.is_ours
+            body, headers = build_error(refusal)
+            response = web.Response(status=refusal.status, headers=headers, body=body)
+            if refusal.status in (400, 417, 501):
+                # What follows on this connection may not be the request it looks like.
+                response.force_close()
+            return response
+        except ConnectionError:
+            # The client went away while it was being answered; nobody reads this.
+            return web.Response(status=499)
+
+    def read_facts(self) -> GatewayFacts:
+        """Return what the controller is told."""
+        proxy = self._proxy
+        return GatewayFacts(
+            requests=proxy.counts.requests,
+            held=proxy.room.count,
+            failed=proxy.counts.failed,
+            retried=proxy.counts.retried,
+            in_flight=dict(proxy.table.in_flight),
+            dropped=proxy.table.dropped(),
+        )
+
+    async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
+        headers = request.headers
+        keys = headers.getall("Authorization", ()), headers.getall("X-API-Key", ())
+        if not self._doorkeeper.may_call(request.protocol, *keys):
+            raise Refusal(
+                403,
+                "retinue_forbidden",
+                "cannot answer: you are not the run's owner; send the run's token as `Authorization: Bearer TOKEN`"
+                " or `X-API-Key: TOKEN`",
+            )
+        if request.method == "CONNECT":
+            raise Refusal(501, "retinue_unsupported", "cannot tunnel: this is not a forward proxy")
+        service, target = split_target(request.raw_path)
+        if service in ("", "-"):
+            return self._answer_own(service, target)
+        if is_websocket(headers.items()):
+            raise Refusal(501, "retinue_unsupported", "cannot pass WebSocket on: not supported yet", service)
+        self._proxy.counts.requests += 1
+        return await self._proxy.forward(request, service, target)
+
+    def _answer_own(self, service: str, target: str) -> web.Response:
+        path = target.partition("?")[0]
+        if service == "" and path == "/":
+            return _answer_json(self._list_services())
+        if service == "-" and path == "/health":
+            return _answer_json({"status": "ok", "epoch": self._proxy.table.epoch, "node": self._proxy.table.node})
+        if service == "-" and path == "/metrics":
+            return web.Response(text=build_metrics(self._read_metrics()), content_type="text/plain")
+        raise Refusal(404, "retinue_unknown_page", "cannot find this page; there are /, /-/health and /-/metrics")
+
+    def _list_services(self) -> dict[str, dict[str, ServiceFacts]]:
+        table = self._proxy.table
+        return {
+            "services": {
+                name: ServiceFacts(
+                    url=f"/{name}",
+                    is_ready=any(slot.is_trusted for slot in service.slots),
+                    backends=len(service.slots),
+                    in_flight=table.in_flight.get(name, 0),
+                )
+                for name, service in table.services.items()
+            }
+        }
+
+    def _read_metrics(self) -> list[tuple[str, str, str, list[tuple[str, float]]]]:
+        proxy, table = self._proxy, self._proxy.table
+        epoch = -1 if table.epoch is None else table.epoch
+        counts = proxy.counts
+        values = (counts.requests, counts.failed, counts.retried, proxy.room.count, proxy.budget.used_bytes, epoch)
+        single = [(*words, [("", float(value))]) for words, value in zip(HELP, values, strict=True)]
+        usable = {name: sum(slot.is_trusted for slot in s.slots) for name, s in table.services.items()}
+        flights = {name: table.in_flight.get(name, 0) for name in table.services}
+        return [
+            *single,
+            ("in_flight", "gauge", "Requests at a backend.", _label(flights)),
+            ("backends_usable", "gauge", "Backends that are neither left out nor on trial.", _label(usable)),
+        ]
+
+
+def build_metrics(families: Iterable[tuple[str, str, str, list[tuple[str, float]]]]) -> str:
+    """Build Prometheus' text format.
+
+    Source: prometheus.io/docs/instrumenting/exposition_formats.
+    """
+    lines = []
+    for name, kind, help_text, samples in families:
+        lines.append(f"# HELP retinue_gateway_{name} {help_text}")
+        lines.append(f"# TYPE retinue_gateway_{name} {kind}")
+        lines.extend(f"retinue_gateway_{name}{labels} {value:.17g}" for labels, value in samples)
+    return "\n".join(lines) + "\n"
+
+
+def _label(values: dict[str, int]) -> list[tuple[str, float]]:
+    escaped = {name: name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for name in values}
+    return [(f'{{service="{escaped[name]}"}}', float(value)) for name, value in values.items()]
+
+
+def _answer_json(value: object) -> web.Response:
+    return web.Response(body=to_json(value) + b"\n", content_type="application/json")

@@ -1,0 +1,117 @@
+"""The gateway's process: one per node, on a listening socket that outlives it.
+
+The keeper holds a duplicate of that socket; a gateway that was killed loses the
+requests it was serving, and the next one serves the backlog.
+"""
+
+import asyncio
+import importlib
+import resource
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from retinue.errors import PermanentError
+from retinue.gateway.caller import Doorkeeper, read_own_uid
+from retinue.gateway.desk import Desk, bind_control
+from retinue.gateway.front import Door, Front
+from retinue.gateway.hold import ReplayBudget, WaitingRoom
+from retinue.gateway.notes import install_notes, log
+from retinue.gateway.proxy import HEADER_BYTES, READ_BYTES, Proxy, open_session
+from retinue.gateway.routes import RouteTable
+
+BACKLOG = 4096
+"""Connections that wait while no gateway runs; the kernel caps it at net.core.somaxconn."""
+END_S = 1.0
+"""How long requests in flight may take to end after SIGTERM; who calls at teardown is gone already."""
+
+
+def run_gateway(listen_fd: int, control_fd: int | None, control_path: str, token: str) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code.
+
+    Shape:  `listen_fd` a bound TCP socket, taken over; `control_fd` a bound unix socket, or None: bind `control_path`.
+    Errors: PermanentError when a socket cannot be used.
+    """
+    install_notes()
+    _raise_descriptor_limit()
+    try:
+        listen = socket.socket(fileno=listen_fd)
+        control = bind_control(control_path) if control_fd is None else socket.socket(fileno=control_fd)
+    except OSError as error:
+        raise PermanentError(f"cannot serve descriptor {listen_fd}: {error.strerror or error}") from None
+    with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
+        runner.run(_serve_until_told(listen, control, token))
+    return 0
+
+
+@asynccontextmanager
+async def open_gateway(
+    listen: socket.socket, control: socket.socket, token: str, own_uid: int | None
+) -> AsyncIterator[tuple[Proxy, Desk]]:
+    """Serve on these two sockets while the context lasts.
+
+    Shape:  `own_uid` None: every caller needs the token.
+    """
+    room = WaitingRoom()
+    table = RouteTable(on_change=room.wake)
+    doorkeeper = Doorkeeper(token, own_uid)
+    async with open_session() as session:
+        proxy = Proxy(table, room, ReplayBudget(), session)
+        front = Front(doorkeeper, proxy)
+        desk = Desk(table, front.read_facts)
+        door = Door(
+            front,
+            doorkeeper,
+            access_log=None,
+            logger=log,
+            auto_decompress=False,
+            read_bufsize=READ_BYTES,
+            max_line_size=HEADER_BYTES,
+            max_field_size=HEADER_BYTES,
+        )
+        runner = web.ServerRunner(door, shutdown_timeout=END_S)
+        await runner.setup()
+        agents = await asyncio.start_unix_server(desk.serve_agent, sock=control)
+        telling = asyncio.create_task(desk.tell_facts())
+        try:
+            await web.SockSite(runner, listen, backlog=BACKLOG).start()
+            yield proxy, desk
+        finally:
+            telling.cancel()
+            agents.close()
+            await runner.cleanup()
+            doorkeeper.close()
+
+
+async def _serve_until_told(listen: socket.socket, control: socket.socket, token: str) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_note_exception)
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    async with open_gateway(listen, control, token, read_own_uid()):
+        await told.wait()
+
+
+def _note_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    log.error("%s", context.get("message", "unknown trouble in the loop"), exc_info=error)
+
+
+def _raise_descriptor_limit() -> None:
+    """Two descriptors per request in flight: the usual soft limit of 1,024 is 500 callers."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's loop where the `speed` extra is installed."""
+    try:
+        uvloop = importlib.import_module("uvloop")
+    except ImportError:
+        return None
+    return uvloop.new_event_loop  # type: ignore[no-any-return]

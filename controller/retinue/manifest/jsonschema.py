@@ -1,0 +1,58 @@
+"""JSON Schema of the manifest, for editors. Pure; made from the models, so it cannot fall behind them."""
+
+from typing import Any
+
+from retinue.manifest.schema import Manifest
+
+# Constraints on a value that is parsed from text keep pydantic's own names in its schema.
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+_NAME_PATTERN = "^[a-z][a-z0-9-]{0,39}$"
+
+
+def build_json_schema() -> dict[str, Any]:
+    """Build the schema, draft 2020-12; descriptions are the strings under the fields.
+
+    Source: https://json-schema.org/draft/2020-12; read by yaml-language-server (`# yaml-language-server: $schema=…`).
+    """
+    plain: dict[str, Any] = _clean(Manifest.model_json_schema(by_alias=True))
+    for section in ("services", "nodes"):
+        plain["properties"][section]["propertyNames"] = {"pattern": _NAME_PATTERN}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "retinue manifest", **plain}
+
+
+def _clean(node: Any) -> Any:
+    """Say what may be written rather than what Python holds."""
+    if isinstance(node, list):
+        return [_clean(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    cleaned = {}
+    for key, value in node.items():
+        if key in ("properties", "$defs"):
+            cleaned[key] = {name: _clean(item) for name, item in value.items()}
+        elif key == "default" and value is None:
+            # None means "left out"; writing nothing is the only way to say it.
+            continue
+        elif key != "title":
+            cleaned[_BOUNDS.get(key, key)] = value if key in ("default", "enum", "const") else _clean(value)
+    return _loosen_text(_drop_null(cleaned))
+
+
+def _drop_null(node: dict[str, Any]) -> dict[str, Any]:
+    """An empty value is a finding, so `null` is no alternative."""
+    if "anyOf" not in node:
+        return node
+    flat: list[Any] = []
+    for option in node["anyOf"]:
+        flat += option["anyOf"] if set(option) == {"anyOf"} else [option]
+    options = [option for option in flat if option != {"type": "null"}]
+    rest = {key: value for key, value in node.items() if key != "anyOf"}
+    return {**options[0], **rest} if len(options) == 1 else {"anyOf": options, **rest}
+
+
+def _loosen_text(node: dict[str, Any]) -> dict[str, Any]:
+    """`env: {PORT: 8000}` is text to us; an editor's YAML parser makes it a number first."""
+    if node.get("type") == "string" and not {"pattern", "enum", "const"} & set(node):
+        return {**node, "type": ["string", "number", "boolean"]}
+    return node

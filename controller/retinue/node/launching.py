@@ -1,0 +1,122 @@
+"""Everything between a launch order and the keeper's Spawn: secrets, port, log pipe, argv, environment."""
+
+import fcntl
+import os
+import socket
+from contextlib import suppress
+
+from retinue.errors import PermanentError, TransientError
+from retinue.node.descriptors import close_fds, write_body
+from retinue.node.environment import Seat, build_environment, build_placeholders
+from retinue.node.memory import Note
+from retinue.node.orders import Spawn, SpawnBody
+from retinue.node.site import Site, read_secret_files
+from retinue.plan.expand import PlaceholderError, expand
+from retinue.terms.launch import LaunchSpec
+from retinue.terms.record import to_json
+
+PIPE_BYTES = 1 << 20
+"""How much a service may print while the agent is being restarted, before its write(2) waits."""
+LOOPBACK = "127.0.0.1"
+NAME_SAFE = str.maketrans({"/": "."})
+
+
+class Prepared:
+    """What is ready to be handed to the keeper; owns its descriptors until `close`."""
+
+    def __init__(self, note: Note, body: SpawnBody, reservation: socket.socket | None) -> None:
+        self.note = note
+        self.body = body
+        self.reservation = reservation
+        self.log_read, self.log_write = _build_pipe()
+
+    def send(self, site: Site) -> tuple[str, ...]:
+        """Send the Spawn; names of what the keeper holds from now on."""
+        held = {"log": self.log_read}
+        if self.reservation is not None and self.note.spec.port_reuse:
+            held["port"] = self.reservation.fileno()
+        body = write_body(self.body)
+        spec = self.note.spec
+        order = Spawn(spec.replica, spec.incarnation, tuple(held))
+        if self.reservation is not None and not spec.port_reuse:
+            # This server cannot bind beside a reservation: it is given up at the last moment.
+            self.reservation.close()
+        try:
+            site.keeper.send(order, [body, self.log_write, *held.values()])
+        finally:
+            os.close(body)
+        return tuple(held)
+
+    def close(self, *, keeps_log: bool) -> None:
+        """Close our copies; the read end of the log may go on to the capture."""
+        close_fds([self.log_write] if keeps_log else [self.log_write, self.log_read])
+        if self.reservation is not None:
+            self.reservation.close()
+
+
+async def prepare(site: Site, spec: LaunchSpec) -> Prepared:
+    """Get ready to spawn; nothing runs yet.
+
+    Errors: TransientError (no port, no descriptors, a secret that does not come), PermanentError (a secret
+            that is not there, a placeholder nobody fills, a GPU the agent does not see).
+    """
+    secrets = await read_secret_files(spec.secret_files)
+    host = site.address if spec.listen == "node" else LOOPBACK
+    reservation, port = site.ports.reserve(spec.replica, host) if spec.wants_port else (None, None)
+    try:
+        note = Note(spec=spec, port=port, host=host, port_file=build_port_file(site.join.node_dir, spec))
+        seat = build_seat(site, note, secrets)
+        # A number that an older incarnation left must not be believed.
+        with suppress(OSError):
+            os.unlink(note.port_file)
+        return Prepared(note, build_body(site, note, seat), reservation)
+    except PlaceholderError as error:
+        _close(reservation)
+        raise PermanentError(f"cannot build the command of {spec.replica}: {error}") from None
+    except OSError as error:
+        _close(reservation)
+        raise TransientError(f"cannot prepare {spec.replica}: {os.strerror(error.errno or 0)}") from None
+    except PermanentError:
+        _close(reservation)
+        raise
+
+
+def build_seat(site: Site, note: Note, secrets: dict[str, str]) -> Seat:
+    """Say where an incarnation runs."""
+    return Seat(
+        join=site.join,
+        port=note.port,
+        host=note.host,
+        port_file=note.port_file,
+        nodes=site.nodes,
+        secret_files=secrets,
+    )
+
+
+def build_body(site: Site, note: Note, seat: Seat) -> SpawnBody:
+    """Say what the keeper executes."""
+    places = build_placeholders(seat)
+    return SpawnBody(
+        argv=tuple(expand(word, places) for word in note.spec.argv),
+        env=build_environment(note.spec, site.own_env, seat),
+        cwd=note.spec.cwd or site.join.start_dir,
+        note=to_json(note).decode(),
+    )
+
+
+def build_port_file(node_dir: str, spec: LaunchSpec) -> str:
+    """Name the file by which this incarnation may tell its port."""
+    return os.path.join(node_dir, f"port-{spec.replica.translate(NAME_SAFE)}-{spec.incarnation}")
+
+
+def _build_pipe() -> tuple[int, int]:
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    # EPERM: this user's pipes have reached /proc/sys/fs/pipe-user-pages-soft; the usual 64 KiB do as well.
+    with suppress(OSError):
+        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return read_end, write_end
+
+
+def _close(reservation: socket.socket | None) -> None:
+    if reservation is not None:
+        reservation.close()

@@ -1,0 +1,64 @@
+"""What an agent leaves for the next one: a file in the node directory.
+
+The keeper remembers what runs; this remembers what was found out about it, so that
+a restarted agent neither withdraws a ready replica nor forgets a stop. Written by the
+writer thread; a loss costs a few probes, never a wrong event.
+"""
+
+import os
+
+from retinue.terms.launch import LaunchSpec
+from retinue.terms.record import DecodeError, Record, from_json, to_json
+from retinue.terms.replica import Exited, LaunchRefused
+
+FILE = "agent.json"
+
+
+class Note(Record, frozen=True):
+    """Travels with the incarnation through the keeper: fixed at launch."""
+
+    spec: LaunchSpec
+    port: int | None
+    host: str
+    port_file: str
+
+
+class Remembered(Record, frozen=True):
+    """One incarnation as it was last seen."""
+
+    replica: str
+    incarnation: int
+    port: int | None = None
+    started_s: float = 0.0
+    """CLOCK_MONOTONIC of exec; comparable between processes of one boot."""
+    is_startup_passed: bool = False
+    is_ready: bool = False
+    liveness_lost: str = ""
+    """Why; empty: it is not lost."""
+    stop_number: int = 0
+    """Signal number of the stop under way; 0: none."""
+    stop_deadline_s: float = 0.0
+    """CLOCK_MONOTONIC at which its grace ends."""
+    exited: Exited | None = None
+    refused: LaunchRefused | None = None
+
+
+class Memory(Record, frozen=True):
+    """The whole file."""
+
+    entries: tuple[Remembered, ...] = ()
+
+
+def build_memory(entries: tuple[Remembered, ...]) -> bytes:
+    """Encode the file."""
+    return to_json(Memory(entries))
+
+
+def read_memory(node_dir: str) -> dict[tuple[str, int], Remembered]:
+    """Read what the last agent left; empty when there is nothing that can be believed."""
+    try:
+        with open(os.path.join(node_dir, FILE), "rb") as file:
+            memory = from_json(file.read(), Memory)
+    except (OSError, DecodeError):
+        return {}
+    return {(entry.replica, entry.incarnation): entry for entry in memory.entries}
