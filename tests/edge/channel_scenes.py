@@ -21,14 +21,17 @@ DEADLINE_S = 20.0
 Cleanup = contextlib.AsyncExitStack
 
 
-@cache
+# Keys are made once: the cache is on functions without defaults, where equal calls look equal.
+_make_authority = cache(build_authority)
+_make_certificate = cache(build_certificate)
+
+
 def authority(run_id: str = RUN) -> Authority:
-    return build_authority(run_id)
+    return _make_authority(run_id)
 
 
-@cache
 def certificate(role: Any, name: str, run_id: str = RUN) -> tuple[str, str]:
-    return build_certificate(authority(run_id), role, name)
+    return _make_certificate(authority(run_id), role, name)
 
 
 async def until(condition: Callable[[], object], what: str = "condition") -> None:

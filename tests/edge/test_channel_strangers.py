@@ -10,12 +10,14 @@ from channel_scenes import (
     DEADLINE_S,
     NONCE,
     VERSION,
+    Agent,
     Desk,
     authority,
     bind_listener,
     build_join,
     certificate,
     joined,
+    running,
     serving,
     until,
 )
@@ -35,7 +37,7 @@ def listener() -> Iterator[socket.socket]:
         yield sock
 
 
-def blind(ca_pem: str | None = None) -> ssl.SSLContext:
+def blind() -> ssl.SSLContext:
     """A client that believes anybody and shows nothing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -87,12 +89,12 @@ STRANGERS: dict[str, tuple[ssl.SSLContext | None, Message | bytes]] = {
 }
 
 
-async def check_undisturbed(server: ChannelServer, desk: Desk, agent: object) -> None:
+async def check_undisturbed(server: ChannelServer, desk: Desk, agent: Agent) -> None:
     """The joined agent still has its first connection, in both directions."""
     assert server.send("n1", EndNode("ping"))
-    assert agent.link.send(Beat())  # type: ignore[attr-defined]
-    await until(lambda: agent.heard[-1] == EndNode("ping") and desk.messages)  # type: ignore[attr-defined]
-    assert agent.dials == 1  # type: ignore[attr-defined]
+    assert agent.link.send(Beat())
+    await until(lambda: agent.heard[-1] == EndNode("ping") and desk.messages)
+    assert agent.dials == 1
 
 
 @pytest.mark.parametrize("who", STRANGERS)
@@ -128,8 +130,6 @@ async def test_an_agent_does_not_trust_a_controller_of_another_run(listener: soc
     desk = Desk()
     own = build_join(listener, run_id=OTHER_RUN, signer=OTHER_RUN)
     async with serving(listener, desk):
-        from channel_scenes import Agent, running
-
         async with running(Agent(own)) as agent:
             await until(lambda: agent.link.last_error)
             assert "certificate" in agent.link.last_error.lower()
@@ -141,8 +141,6 @@ async def test_an_agent_does_not_trust_another_agent_as_controller(listener: soc
     cert_pem, key_pem = certificate("agent", "n2")
     desk = Desk()
     async with serving(listener, desk, cert_pem=cert_pem, key_pem=key_pem):
-        from channel_scenes import Agent, running
-
         async with running(Agent(build_join(listener))) as agent:
             await until(lambda: agent.link.last_error)
             assert not agent.link.is_connected

@@ -99,8 +99,7 @@ def test_a_killed_controller_is_started_again_with_the_same_service_pids(run: Re
 
 def test_a_killed_gateway_is_started_again_on_the_same_port(run: RealRun) -> None:
     url = run.url("server")
-    gateway = run.node()["gateway_host_pid"]
-    os.kill(gateway, signal.SIGKILL)
+    os.kill(run.role_pid("gateway"), signal.SIGKILL)
     with Caller(url) as caller:
         caller.wait_answers(run, 5)
     assert run.url("server") == url

@@ -166,6 +166,14 @@ class RealRun:
         wait_for(f"no process of run {self.run_id}; left: {self.describe_left()}", lambda: not self.tagged_pids(), 15.0)
         wait_for(f"no node directory of run {self.run_id}", lambda: not self.node_dirs(), 15.0)
 
+    def role_pid(self, role: str) -> int:
+        """Host pid of one of our own processes (`gateway`, `agent`, ...), by its argv; 0 when there is none."""
+        for pid in self.tagged_pids():
+            argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if argv[2:5] == [b"-m", b"retinue", role.encode()]:
+                return pid
+        return 0
+
     def describe_left(self) -> list[str]:
         lines = []
         for pid in self.tagged_pids():

@@ -252,3 +252,8 @@ def test_a_node_lost_during_teardown_ends_the_stop(policy):
 def test_a_node_lost_during_backoff_does_not_launch_there():
     decision = play(UP[0], Exited(1, code=1), NodeLost(1), TimerFired(1, "backoff"), policy=MOVABLE)
     assert (decision.replica.phase, decision.actions) == (Phase.PENDING, ())
+
+
+@pytest.mark.parametrize("number", [9, 40, 99])
+def test_any_signal_number_can_be_said_in_words(number):
+    assert play(*UP, Exited(1, signal=number)).replica.phase is Phase.BACKOFF

@@ -69,7 +69,6 @@ class World:
         """Launched, and its one end not yet said."""
         self.published: set[int] = set()
         self.timers: dict[str, tuple[int, float]] = {}
-        self.is_place_owed = False
         self.seen: Counter[str] = Counter()
 
     # --- one step ------------------------------------------------------------------
@@ -88,7 +87,6 @@ class World:
 
     def tick(self) -> None:
         if self.replica.phase is Phase.PENDING:
-            self.is_place_owed = False
             self.apply(DependenciesReady(self.replica.incarnation))
 
     def fire(self) -> None:
@@ -186,7 +184,7 @@ class World:
             case CancelTimer(timer=timer):
                 self.timers.pop(timer, None)
             case PlaceAgain():
-                self.is_place_owed = True
+                assert self.replica.phase is Phase.PENDING
             case Exhausted():
                 assert self.replica.phase is Phase.FAILED
 

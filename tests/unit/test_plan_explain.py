@@ -72,7 +72,7 @@ def test_a_weaker_rung_and_warnings_are_said_aloud() -> None:
     allocation = Allocation(nodes=(Node(name="n1", cpus=2, memory_mib=1, gpus=1),), source="slurm", job_id="42")
     services = {"judge": {"command": ["x"], "place": {"gpus": 1}}}
     lines = render(allocation, ("train",), services=services, node={"namespace": "off"})
-    assert lines[0] == "run demo: Slurm job 42, 1 node, 1 GPUs, 2 CPUs"
+    assert lines[0] == "run demo: Slurm job 42, 1 node, 1 GPU, 2 CPUs"
     assert any(line.startswith("node namespace: off") for line in lines)
     assert lines[-1].startswith("warning: judge has devices of nodes where the trainer runs, group all (n1 GPU 0)")
 

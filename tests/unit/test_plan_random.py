@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -54,10 +55,9 @@ def random_plans(seed: int, count: int) -> list[tuple[Manifest, Plan]]:
     while len(found) < count:
         allocation = random_allocation(chance)
         manifest = random_manifest(chance, len(allocation.nodes))
-        try:
+        # A random wish that does not fit is no plan; the refusals have their own file.
+        with suppress(PlanError):
             found.append((manifest, build_plan(manifest, allocation, (), "/s", "/r", "/r/a")))
-        except PlanError as error:
-            assert error.problems
     return found
 
 
@@ -150,6 +150,6 @@ def test_losing_nodes_one_after_the_other_never_picks_a_lost_one_or_gives_a_devi
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_other_seeds_find_plans_and_refusals_too(seed: int) -> None:
+def test_other_seeds_give_nothing_away_twice_either(seed: int) -> None:
     for _, plan in random_plans(seed, 40):
         check_devices(plan, list(plan.replicas))

@@ -88,6 +88,9 @@ class GatewayFacts(Message, frozen=True, tag=True):
 
     requests: int = 0
     held: int = 0
+    """Waiting right now."""
+    held_total: int = 0
+    """Had to wait, so far."""
     failed: int = 0
     """Requests that ended in a typed error of ours."""
     retried: int = 0

@@ -92,7 +92,9 @@ def _read_exactly(stream: socket.socket, count: int, deadline_s: float) -> bytes
         stream.settimeout(max(0.01, deadline_s - time.monotonic()))
         chunk = stream.recv(min(count - len(parts), 65536))
         if not chunk:
-            raise ConnectionError("the controller closed the connection")
+            raise ConnectionError(
+                "it closed the connection without an answer (ending, or control.json is of another run)"
+            )
         parts += chunk
     return bytes(parts)
 

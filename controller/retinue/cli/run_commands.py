@@ -1,19 +1,19 @@
 """`run`, `up`, `down`, `restart`, `sweep`: what starts, changes and ends a run."""
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import click
 
+from retinue.channel.messages import Answer, Ask
 from retinue.channel.operator import ask_controller, read_control
-from retinue.channel.messages import Ask
-from retinue.errors import EdgeError, NotReadyError, UsageError
-from retinue.journal.rundir import find_run
-from retinue.journal.status import read_status
-from retinue.journal.verdict import read_verdict, render_verdict
+from retinue.cli.detach import start_detached
+from retinue.errors import EdgeError, NotReadyError, TransientError, UsageError
+from retinue.journal.rundir import find_attempt, find_run
+from retinue.journal.status import Status, read_status
+from retinue.journal.verdict import Verdict, read_verdict, render_verdict
 from retinue.plan.records import Plan
 from retinue.supervise.preflight import prepare_run
 from retinue.supervise.sweep import render_sweep, sweep_host
@@ -24,11 +24,17 @@ RUN_DIR = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of this run, on a file system that all nodes share. [default: retinue-runs/<name>-<time or job>]",
 )
-RUN = click.argument("run", required=False)
+MANIFEST = click.argument("manifest", type=click.Path(path_type=Path))
+RUN_ARGUMENT = click.argument("run_name", metavar="[RUN]", required=False)
+RUN_OPTION = click.option(
+    "--run", "run_name", metavar="RUN", help="Run directory, name or job id. [default: the latest run here]"
+)
+POLL_S = 0.2
 
 
 def become_stub(run_json: Path) -> None:
     """Replace this process by the stub: same pid, terminal and process group."""
+    sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "retinue", "stub", str(run_json)])
 
 
@@ -39,7 +45,7 @@ def print_warnings(plan: Plan) -> None:
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @RUN_DIR
-@click.argument("manifest", type=click.Path(path_type=Path))
+@MANIFEST
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 def run(manifest: Path, trainer: tuple[str, ...], run_dir: Path | None) -> None:
     """Start the services of MANIFEST, run TRAINER when they are ready, leave nothing behind.
@@ -48,68 +54,128 @@ def run(manifest: Path, trainer: tuple[str, ...], run_dir: Path | None) -> None:
     retinue run run.yaml -- python train.py --config x.yaml
     retinue run run.yaml -- srun -w {train.nodelist} -N {train.count} python train.py
 
-    The trainer finds the services in RETINUE_<SERVICE>_URL and in the JSON file RETINUE_ENDPOINTS.
+    The trainer finds the services in RETINUE_<SERVICE>_URL, and all of them in the JSON file RETINUE_ENDPOINTS.
+    Its exit code is the command's, with 128+n for a signal; 5 says that the services failed it.
     """
     trainer = trainer[1:] if trainer[:1] == ("--",) else trainer
     if not trainer:
         raise UsageError(
             "no trainer: write `retinue run MANIFEST -- COMMAND`, or `retinue up MANIFEST` for services alone"
         )
-    run_json, plan = prepare_run(manifest, trainer, os.environ, Path.cwd(), run_dir)
+    run_json, _, plan = prepare_run(manifest, trainer, os.environ, Path.cwd(), run_dir)
     print_warnings(plan)
     become_stub(run_json)
 
 
 @click.command()
 @RUN_DIR
-@click.option("--foreground", is_flag=True, help="Stay, and stop the services on Ctrl-C.")
-@click.argument("manifest", type=click.Path(path_type=Path))
+@click.option("--foreground", is_flag=True, help="Stay in front; Ctrl-C stops the services.")
+@MANIFEST
 def up(manifest: Path, run_dir: Path | None, foreground: bool) -> None:
-    """Start the services of MANIFEST without a trainer; return when all are ready (or 5)."""
-    run_json, plan = prepare_run(manifest, (), os.environ, Path.cwd(), run_dir, is_detached=not foreground)
-    print_warnings(plan)
-    if foreground:
-        become_stub(run_json)
-    log_path = run_json.parent / "stub.log"
-    with open(log_path, "wb") as log:
-        stub = subprocess.Popen(
-            [sys.executable, "-P", "-m", "retinue", "stub", str(run_json)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+    """Start the services of MANIFEST without a trainer; return when all are ready, or with 5."""
+
+    def prepare() -> tuple[Path, Path]:
+        run_json, found_dir, plan = prepare_run(
+            manifest, (), os.environ, Path.cwd(), run_dir, is_detached=not foreground
         )
-    attempt_dir = Path(plan.replicas[0].launch.log_path).parents[2] if plan.replicas else None
-    wait_until_ready(stub, attempt_dir or run_json.parent, log_path)
+        print_warnings(plan)
+        return run_json, found_dir
+
+    if foreground:
+        become_stub(prepare()[0])
+    stub_pid, found_dir = start_detached(prepare, become_stub)
+    wait_until_ready(stub_pid, found_dir)
 
 
-def wait_until_ready(stub: subprocess.Popen[bytes], attempt_dir: Path, log_path: Path) -> None:
+def wait_until_ready(stub_pid: int, run_dir: Path) -> None:
     """Follow the status file until every service is ready, saying what is waited for."""
+    attempt_dir = find_attempt(run_dir)
     said = ""
-    while stub.poll() is None:
+    while not has_ended(stub_pid):
         status = read_status(attempt_dir / files.STATUS)
         if status is not None and status.phase == "running":
-            click.echo(
-                f"ready: {', '.join(service.name for service in status.services)}; endpoints in {attempt_dir / files.ENDPOINTS}"
-            )
-            click.echo("stop with: retinue down")
+            click.echo(f"ready: {', '.join(service.name for service in status.services)}")
+            click.echo(f"endpoints: {attempt_dir / files.ENDPOINTS}")
+            click.echo(f"stop with: retinue down {run_dir}")
             return
-        waits = (
-            ""
-            if status is None
-            else ", ".join(
-                f"{service.name} {service.ready}/{service.wanted}"
-                for service in status.services
-                if service.ready < service.wanted
-            )
-        )
-        if waits and waits != said:
+        waits = describe_waits(status)
+        if waits != said:
             click.echo(f"waiting for {waits}", err=True)
             said = waits
-        time.sleep(0.2)
+        time.sleep(POLL_S)
     verdict = read_verdict(attempt_dir / files.VERDICT)
-    if verdict is not None:
-        click.echo(render_verdict(verdict), err=True)
-        raise NotReadyError(f"services were not made ready: {verdict.cause}")
-    tail = log_path.read_text(errors="replace")[-2000:] if log_path.exists() else ""
-    raise NotReadyError(f"the run ended before its services were ready\n{tail}")
+    cause = f"{verdict.ended_by}: {verdict.cause}" if verdict else f"see {run_dir / 'stub.log'}"
+    raise NotReadyError(f"the services were not made ready ({cause}); `retinue why {run_dir}` says more")
+
+
+def has_ended(pid: int) -> bool:
+    """Whether this child of ours has ended."""
+    return os.waitpid(pid, os.WNOHANG)[0] == pid
+
+
+def describe_waits(status: Status | None) -> str:
+    if status is None or status.phase == "joining":
+        return "the node"
+    return ", ".join(
+        f"{service.name} {service.ready}/{service.min_ready}"
+        for service in status.services
+        if service.ready < service.min_ready
+    )
+
+
+@click.command()
+@RUN_ARGUMENT
+@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait for the verdict.")
+def down(run_name: str | None, timeout: float) -> None:
+    """Stop a run in order; return when its verdict is written. 5 when something was left or nobody answers."""
+    run_dir = find_run(run_name, Path.cwd())
+    path = find_attempt(run_dir) / files.VERDICT
+    verdict = read_verdict(path)
+    if verdict is None:
+        verdict = stop_and_wait(run_dir, path, timeout)
+    click.echo(render_verdict(verdict))
+    if verdict.clean != "true":
+        raise NotReadyError(f"the run ended, but clean is {verdict.clean}; `retinue sweep` ends what a dead run left")
+
+
+def stop_and_wait(run_dir: Path, verdict_path: Path, timeout_s: float) -> Verdict:
+    try:
+        ask_run(run_dir, Ask("down"))
+    except EdgeError as error:
+        raise type(error)(f"{error}; if the run is dead, `retinue sweep` ends what it left") from None
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        verdict = read_verdict(verdict_path)
+        if verdict is not None:
+            return verdict
+        time.sleep(POLL_S)
+    raise TransientError(f"cannot see a verdict after {timeout_s:g} s; look with `retinue status {run_dir}`")
+
+
+def ask_run(run_dir: Path, ask: Ask) -> Answer:
+    """Ask the controller of a run."""
+    return ask_controller(read_control(run_dir / files.CONTROL), ask)
+
+
+@click.command()
+@click.argument("target", metavar="SERVICE[/K]")
+@RUN_OPTION
+def restart(target: str, run_name: str | None) -> None:
+    """Give a service, or one replica, a new incarnation; its past failures are forgiven."""
+    answer = ask_run(find_run(run_name, Path.cwd()), Ask("restart", target))
+    if not answer.is_done:
+        raise UsageError(answer.text)
+    click.echo(answer.text)
+
+
+@click.command()
+def sweep() -> None:
+    """End what dead runs of yours left on this host. Running ones, and those of Slurm jobs, are left alone."""
+    swept = sweep_host(os.environ)
+    for line in render_sweep(swept):
+        click.echo(line)
+    if any("would not end" in item.text for item in swept):
+        raise NotReadyError("something would not end")
+
+
+COMMANDS = (run, up, down, restart, sweep)

@@ -50,7 +50,7 @@ async def read_to_gateway(reader: asyncio.StreamReader) -> ToGateway:
 
     Errors: TransientError when the peer is gone or is not one of ours; close and wait for the next.
     """
-    return _decode(await _read_frame(reader), ToGateway)  # type: ignore[arg-type, return-value]
+    return _decode(await _read_frame(reader), ToGateway)  # type: ignore[arg-type]
 
 
 async def read_to_agent(reader: asyncio.StreamReader) -> ToAgent:

@@ -40,12 +40,15 @@ class WaitingRoom:
             self.count -= 1
             if woken in queue:
                 queue.remove(woken)
+            if not queue and self._waiting.get(service) is queue:
+                del self._waiting[service]
 
-    def wake(self, service: str) -> None:
-        """Let everybody who waits for this service look again, oldest first."""
-        for woken in self._waiting.pop(service, ()):
-            if not woken.done():
-                woken.set_result(None)
+    def wake(self, service: str | None) -> None:
+        """Let everybody who waits for this service (None: for any) look again, oldest first."""
+        for name in list(self._waiting) if service is None else [service]:
+            for woken in self._waiting.pop(name, ()):
+                if not woken.done():
+                    woken.set_result(None)
 
 
 class ReplayBudget:

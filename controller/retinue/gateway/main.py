@@ -4,30 +4,51 @@ The keeper holds a duplicate of that socket; a gateway that was killed loses the
 requests it was serving, and the next one serves the backlog.
 """
 
+import argparse
 import asyncio
 import importlib
 import resource
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
 
+from retinue.channel.join import Join
 from retinue.errors import PermanentError
 from retinue.gateway.caller import Doorkeeper, read_own_uid
 from retinue.gateway.desk import Desk, bind_control
 from retinue.gateway.front import Door, Front
-from retinue.gateway.hold import ReplayBudget, WaitingRoom
+from retinue.gateway.hold import HELD_MAX, KEPT_BYTES_MAX, ReplayBudget, WaitingRoom
 from retinue.gateway.notes import install_notes, log
 from retinue.gateway.proxy import HEADER_BYTES, READ_BYTES, Proxy, open_session
 from retinue.gateway.routes import RouteTable
+from retinue.terms.record import DecodeError, from_json
 
 BACKLOG = 4096
 """Connections that wait while no gateway runs; the kernel caps it at net.core.somaxconn."""
-END_S = 1.0
-"""How long requests in flight may take to end after SIGTERM; who calls at teardown is gone already."""
+END_S = 0.5
+"""Twice this is how long requests in flight may take to end after SIGTERM; who calls at teardown is gone already."""
+
+
+def main(argv: list[str]) -> int:
+    """Run as the keeper starts it: `gateway --listen-fd N --control-path PATH --join FILE`."""
+    parser = argparse.ArgumentParser(prog="retinue gateway", allow_abbrev=False)
+    parser.add_argument("--listen-fd", type=int, required=True)
+    parser.add_argument("--control-fd", type=int)
+    parser.add_argument("--control-path", required=True)
+    parser.add_argument("--join", required=True, help="the node's join file: the token is in it, never in argv")
+    words = parser.parse_args(argv)
+    try:
+        with open(words.join, "rb") as file:
+            token = from_json(file.read(), Join).token
+        return run_gateway(words.listen_fd, words.control_fd, words.control_path, token)
+    except (OSError, DecodeError, PermanentError) as error:
+        print(f"retinue gateway: cannot start: {error}", file=sys.stderr)
+        return PermanentError.exit_code
 
 
 def run_gateway(listen_fd: int, control_fd: int | None, control_path: str, token: str) -> int:
@@ -50,17 +71,22 @@ def run_gateway(listen_fd: int, control_fd: int | None, control_path: str, token
 
 @asynccontextmanager
 async def open_gateway(
-    listen: socket.socket, control: socket.socket, token: str, own_uid: int | None
+    listen: socket.socket,
+    control: socket.socket,
+    token: str,
+    own_uid: int | None,
+    held_max: int = HELD_MAX,
+    kept_bytes_max: int = KEPT_BYTES_MAX,
 ) -> AsyncIterator[tuple[Proxy, Desk]]:
     """Serve on these two sockets while the context lasts.
 
     Shape:  `own_uid` None: every caller needs the token.
     """
-    room = WaitingRoom()
+    room = WaitingRoom(held_max)
     table = RouteTable(on_change=room.wake)
     doorkeeper = Doorkeeper(token, own_uid)
     async with open_session() as session:
-        proxy = Proxy(table, room, ReplayBudget(), session)
+        proxy = Proxy(table, room, ReplayBudget(kept_bytes_max), session)
         front = Front(doorkeeper, proxy)
         desk = Desk(table, front.read_facts)
         door = Door(

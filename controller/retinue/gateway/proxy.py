@@ -33,6 +33,11 @@ FIRST_MEMBERSHIP_S = 60.0
 SENDS_MAX = 5
 """A request that broke this many backends is not given another: it may be what breaks them."""
 
+LOOK_PERIOD_S = 1.0
+"""How often a held request whose body waits in the socket is checked for a client that went away."""
+
+TCP_ESTABLISHED = 1
+
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
@@ -139,6 +144,10 @@ class Proxy:
         trial_s = self.table.next_trial_s(service)
         # A trial that is due but not free is under way; its end wakes the room.
         wait_s = min(left_s, trial_s - now_s) if trial_s is not None and trial_s > now_s else left_s
+        if exchange.body.is_streamed:
+            # Its unread body has paused reading, so the loop does not see the client go.
+            wait_s = min(wait_s, LOOK_PERIOD_S)
+            _check_connected(exchange.request)
         await self.room.wait(service, wait_s)
 
     async def _try_slot(self, exchange: Exchange, slot: Slot) -> web.StreamResponse | None:
@@ -203,7 +212,10 @@ class Proxy:
         authority = f"{slot.backend.host}:{slot.backend.port}"
         if content.exception() is not None:
             raise Fault(Blame.BROKEN, "broke off before a byte was passed on")
-        headers = build_response_headers(upstream.headers.items(), exchange.service, authority)
+        try:
+            headers = build_response_headers(upstream.headers.items(), exchange.service, authority)
+        except ValueError as error:
+            raise Fault(Blame.GARBLED, str(error)) from None
         if content.is_eof():
             # It is here whole: one write instead of three.
             slot.completed()
@@ -227,7 +239,8 @@ class Proxy:
     def _cut_off(self, exchange: Exchange, slot: Slot, error: Exception) -> None:
         """End the client's connection so that no client can take the part for the whole."""
         self.counts.failed += 1
-        self._count_failure(slot, str(translate_error(error)), is_unreached=False)
+        if not exchange.body.is_broken:
+            self._count_failure(slot, str(translate_error(error)), is_unreached=False)
         log.warning("cut off an answer of %s: it broke off midway", slot.backend.replica)
         transport = exchange.request.transport
         if transport is None:
@@ -262,6 +275,18 @@ class Proxy:
     def _lose(self, service: str, message: str) -> Refusal:
         log.warning("%s", message)
         return Refusal.bad_gateway(service, message)
+
+
+def _check_connected(request: web.BaseRequest) -> None:
+    """Raise ConnectionResetError when the client closed its side, whatever it sent before."""
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError
+    client = transport.get_extra_info("socket")
+    # tcp_info begins with the state, linux/tcp.h; CLOSE_WAIT is the client's FIN behind unread bytes.
+    if client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != TCP_ESTABLISHED:
+        transport.abort()
+        raise ConnectionResetError
 
 
 def build_url(slot: Slot, target: str) -> URL:

@@ -87,7 +87,7 @@ class Service:
 class RouteTable:
     """The last membership, and what this gateway learnt since."""
 
-    def __init__(self, on_change: Callable[[str], None]) -> None:
+    def __init__(self, on_change: Callable[[str | None], None]) -> None:
         self.node = ""
         """Own node; empty until an agent attached."""
         self.epoch: int | None = None
@@ -96,6 +96,7 @@ class RouteTable:
         self.in_flight: dict[str, int] = {}
         """Service -> requests in flight, those on withdrawn backends included; no zeros."""
         self._on_change = on_change
+        """Told a service that may have become usable; None: any of them."""
         self._turn = 0
 
     def apply(self, membership: Membership, is_first: bool) -> bool:
@@ -109,13 +110,11 @@ class RouteTable:
         is_newer = self.epoch is None or membership.epoch > self.epoch
         self.epoch = membership.epoch
         known = {slot.backend: slot for service in self.services.values() for slot in service.slots}
-        gone = self.services.keys() - {route.service for route in membership.routes}
         self.services = {}
         for route in membership.routes:
             slots = [_keep_slot(known.get(backend), route.service, backend, is_newer) for backend in route.backends]
             self.services[route.service] = Service(route, slots)
-        for name in [*gone, *self.services]:
-            self._on_change(name)
+        self._on_change(None)
         return True
 
     def drop(self, replica: str, incarnation: int, cause: str) -> bool:

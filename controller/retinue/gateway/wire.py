@@ -29,6 +29,7 @@ HOP_HEADERS = frozenset(
 REQUEST_DROPPED = HOP_HEADERS | {"host", "expect", "content-length", "x-forwarded-prefix"}
 """One-hop headers, and those that are said anew for the backend."""
 
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _SEGMENT_END = re.compile(r"[/?#]")
 
 Headers = list[tuple[str, str]]
@@ -120,12 +121,17 @@ def build_request_headers(headers: Iterable[tuple[str, str]], service: str) -> H
 
 
 def build_response_headers(headers: Iterable[tuple[str, str]], service: str, authority: str) -> Headers:
-    """Build what the client is sent: one-hop headers out, redirects through the stable URL."""
+    """Build what the client is sent: one-hop headers out, redirects through the stable URL.
+
+    Errors: ValueError for control characters, which would be another header, or another answer, to the client.
+    """
     pairs = list(headers)
     dropped = HOP_HEADERS | _named_by_connection(pairs)
     if any(name.lower() == "transfer-encoding" for name, _ in pairs):
         # RFC 9112, 6.3: the coding overrides a length; passing both on would let the two disagree.
         dropped |= {"content-length"}
+    if any(_CONTROL.search(value) for _, value in pairs):
+        raise ValueError("control characters in a header")
     return [
         (name, build_location(value, service, authority) if name.lower() == "location" else value)
         for name, value in pairs

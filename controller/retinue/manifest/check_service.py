@@ -43,7 +43,7 @@ def _check_command(service: Service, tree: Tree, at: Path) -> Iterator[Finding]:
 def _check_counts(service: Service, tree: Tree, at: Path) -> Iterator[Finding]:
     if service.per_node is None:
         if service.min_ready > service.replicas:
-            what = f"{service.min_ready} is more than the {service.replicas} replicas there are"
+            what = f"must be at most {service.replicas}, the number of replicas, not {service.min_ready}"
             yield tree.found((*at, "min_ready"), what, "lower it, or raise replicas")
         return
     if "replicas" in service.model_fields_set:

@@ -50,11 +50,9 @@ class Tree:
 
     def place(self, path: Path, at_key: bool = False) -> Mark:
         """Find where a path was written, or the nearest thing around it that was."""
+        first, second = (self.keys, self.values) if at_key else (self.values, self.keys)
         for end in range(len(path), 0, -1):
-            at = path[:end]
-            # Below the asked path only the key says which entry is meant.
-            first, second = (self.values, self.keys) if end == len(path) and not at_key else (self.keys, self.values)
-            if mark := first.get(at) or second.get(at):
+            if mark := first.get(path[:end]) or second.get(path[:end]):
                 return mark
         return self.values.get((), Mark(1, 1))
 

@@ -10,7 +10,8 @@ from typing import Any
 from retinue.errors import Finding, ManifestError
 from retinue.manifest.compose import Mark, Path, Tree
 from retinue.manifest.scalars import parse_text, quote
-from retinue.manifest.shape import nearest
+from retinue.manifest.schema import Manifest
+from retinue.manifest.shape import keys_at, nearest
 from retinue.manifest.shorthand import replace_placeholders
 from retinue.manifest.template import ReadTemplate, Shelf, copy_service, parse_template, type_parameters
 
@@ -37,10 +38,12 @@ def expand_templates(tree: Tree, shelf: Shelf) -> list[Finding]:
             findings += _expand_one(tree, at, service, shelf, read)
         elif isinstance(service, dict) and "command" not in service:
             # A misspelt key is a finding of its own; two for one mistake would be noise.
-            if not any(difflib.get_close_matches(key, ("template", "command"), n=1) for key in service):
+            unknown = [key for key in service if key not in keys_at(Manifest, at)]
+            if not any(difflib.get_close_matches(key, ("template", "command"), n=1) for key in unknown):
                 what = "has neither 'template' nor 'command'"
                 findings.append(tree.found(at, what, "write one of them", at_key=True))
             service["command"] = list(_UNEXPANDED)
+            service.pop("with", None)
         elif isinstance(service, dict) and "with" in service:
             findings.append(tree.found((*at, "with"), "'with' has a meaning only beside 'template'", at_key=True))
             del service["with"]

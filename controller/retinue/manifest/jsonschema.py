@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from retinue.manifest.scalars import DURATION_PATTERN, render_duration
 from retinue.manifest.schema import Manifest
+from retinue.manifest.template import Template
 
 # Constraints on a value that is parsed from text keep pydantic's own names in its schema.
 _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
@@ -21,6 +23,12 @@ def build_json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "retinue manifest", **plain}
 
 
+def build_template_schema() -> dict[str, Any]:
+    """Build the schema of a template file."""
+    plain: dict[str, Any] = _clean(Template.model_json_schema(by_alias=True))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "retinue template", **plain}
+
+
 def _clean(node: Any) -> Any:
     """Say what may be written rather than what Python holds."""
     if isinstance(node, list):
@@ -31,12 +39,23 @@ def _clean(node: Any) -> Any:
     for key, value in node.items():
         if key in ("properties", "$defs"):
             cleaned[key] = {name: _clean(item) for name, item in value.items()}
-        elif key == "default" and value is None:
-            # None means "left out"; writing nothing is the only way to say it.
-            continue
         elif key != "title":
             cleaned[_BOUNDS.get(key, key)] = value if key in ("default", "enum", "const") else _clean(value)
-    return _loosen_text(_drop_null(cleaned))
+    return _write_default(_loosen_text(_drop_null(cleaned)))
+
+
+def _write_default(node: dict[str, Any]) -> dict[str, Any]:
+    """Write a default as a person would; leave it out where only writing nothing says it."""
+    if "default" not in node:
+        return node
+    default = node.pop("default")
+    if node.get("pattern") == DURATION_PATTERN and default is not None:
+        return {**node, "default": render_duration(default)}
+    if node.get("enum") == ["on", "off"]:
+        return {**node, "default": "on" if default else "off"}
+    if default is None and {"const": "off"} in node.get("anyOf", []):
+        return {**node, "default": "off"}
+    return node if default is None or isinstance(default, dict) else {**node, "default": default}
 
 
 def _drop_null(node: dict[str, Any]) -> dict[str, Any]:

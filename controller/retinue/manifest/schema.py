@@ -133,7 +133,7 @@ class Manifest(BaseModel):
     retinue: Annotated[Literal[1], BeforeValidator(parse_whole)]
     """Version of this format: 1."""
     run: Run
-    """The run as a whole."""
+    """Its name, and the times that hold for all of it."""
     nodes: dict[str, Group] = {}
     """Groups of nodes by name, in order. Left out: only `all`, which always names every node."""
     trainer: Trainer = Trainer()
@@ -141,9 +141,8 @@ class Manifest(BaseModel):
     services: Annotated[dict[str, Service], Field(min_length=1)]
     """The services by name."""
     templates: Texts = ()
-    """Further directories with templates, searched in order before the shipped ones; relative to the manifest.
-    Empty once loaded: expanded."""
+    """Further directories with templates, searched in order before the shipped ones; relative to the manifest."""
     node: NodeRules = NodeRules()
     """What every node does."""
     launch: Launch = Launch()
-    """How the agents are started."""
+    """How the agents on the nodes are started."""

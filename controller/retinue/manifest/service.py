@@ -135,7 +135,7 @@ class Restart(BaseModel):
     stable_for_s: PositiveDuration = 600.0
     """Ready for this long without a break forgives all failures."""
     on_exhausted: OnExhausted = OnExhausted.DEGRADE
-    """`degrade`: the run goes on without it; `hold`: requests wait for an operator; `fail_run`: the run ends, exit 5."""
+    """`degrade`: the run goes on without it; `hold`: requests wait for an operator; `fail_run`: the run ends with 5."""
     success: tuple[ExitCode, ...] | None = None
     """Exit codes that mean done. Left out: `[0]` for a service without `{port}` and without a port probe, else none."""
     no_restart: tuple[ExitCode, ...] = (3,)
@@ -196,7 +196,7 @@ class Service(BaseModel):
     model_config = CONFIG
 
     template: Text | None = None
-    """Name of a template that fills in the rest. Exactly one of template and command. None once loaded: expanded."""
+    """Name of a template that fills in the rest. Exactly one of template and command; expanded when loaded."""
     with_: dict[str, Any] = {}
     """Parameters of the template."""
     command: Texts = ()
@@ -210,7 +210,7 @@ class Service(BaseModel):
     place: Place = Place()
     """Where replicas go, and what each takes."""
     restart: Restart = Restart()
-    """When a replica that ended is launched again."""
+    """When and how often a replica is launched again."""
     depends_on: Annotated[
         dict[str, Dependency],
         BeforeValidator(spread_dependencies),
@@ -232,7 +232,7 @@ class Service(BaseModel):
     probes: Probes = Probes()
     """How its health is asked. Left out: `tcp: true` readiness when it has `{port}`, else ready when started."""
     stop: Stop = Stop()
-    """How a replica is asked to end before it is killed."""
+    """How a replica is asked to end, and how long it may take."""
     min_ready: Annotated[Whole, Field(ge=0)] = 1
     """Ready replicas that make the service ready for dependants and the trainer; 0 gates nothing."""
     egress: EgressRule = Egress()

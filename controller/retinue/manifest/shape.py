@@ -48,17 +48,41 @@ def read_model(model: type[M], tree: Tree) -> tuple[M | None, list[Finding]]:
             too little is left, and one finding for each part.
     """
     data = copy.deepcopy(tree.data)
-    findings: list[Finding] = []
-    for round_ in range(_ROUNDS):
-        try:
-            return model.model_validate(data), findings
-        except ValidationError as error:
-            errors = error.errors(include_url=False)
-        if round_ == 0:
-            findings = [_word(model, tree, one) for one in errors]
-        for one in errors:
-            _take_out(data, one["loc"], one["type"])
+    fitting, errors = _validate(model, data)
+    # An empty value passes for every field that may be left out.
+    empty = [path for path in _find_empty(data, ()) if not any(path[: len(one["loc"])] == one["loc"] for one in errors)]
+    findings = [*(_word(model, tree, one) for one in errors), *(_word_empty(tree, path) for path in empty)]
+    wrong = [*((one["loc"], one["type"]) for one in errors), *((path, "empty") for path in empty)]
+    for _ in range(_ROUNDS):
+        if not wrong:
+            return fitting, findings
+        for path, kind in wrong:
+            _take_out(data, path, kind)
+        fitting, errors = _validate(model, data)
+        wrong = [(one["loc"], one["type"]) for one in errors]
     return None, findings
+
+
+def _validate(model: type[M], data: Any) -> tuple[M | None, list[Any]]:
+    """The model, or every error."""
+    try:
+        return model.model_validate(data), []
+    except ValidationError as error:
+        return None, error.errors(include_url=False)
+
+
+def _find_empty(value: Any, path: Path) -> list[Path]:
+    if value is None:
+        return [path]
+    if isinstance(value, dict):
+        return [found for key, item in value.items() for found in _find_empty(item, (*path, key))]
+    if isinstance(value, list):
+        return [found for index, item in enumerate(value) for found in _find_empty(item, (*path, index))]
+    return []
+
+
+def _word_empty(tree: Tree, path: Path) -> Finding:
+    return tree.found(path, "has no value", "write one, or remove the line", at_key=True)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -107,7 +131,7 @@ def _word(model: type[BaseModel], tree: Tree, error: Any) -> Finding:
         hint = nearest(str(path[-1]), keys_at(model, path[:-1]))
         return tree.found(path, f"unknown key {quote(path[-1])}", hint, at_key=True, shown=path[:-1])
     if kind == "missing":
-        return tree.found(path, "is missing", _EXAMPLES.get(str(path[-1]), ""))
+        return tree.found(path, "is missing", _EXAMPLES.get(str(path[-1]), ""), at_key=True)
     what, hint = _word_value(kind, value, ctx)
     if kind == "retinue" and isinstance(value, dict) and list(value.values()) == [None]:
         hint = f'put the braces in quotes: "{{{next(iter(value))}}}"'
@@ -116,10 +140,10 @@ def _word(model: type[BaseModel], tree: Tree, error: Any) -> Finding:
 
 def _word_value(kind: str, value: Any, ctx: dict[str, Any]) -> tuple[str, str]:
     """Say what is wrong with a value, and what to write."""
+    if value is None and ctx.get("what") != "has no value":
+        return "has no value", "write one, or remove the line"
     if kind == "retinue":
         return ctx["what"], ctx["hint"]
-    if value is None:
-        return "has no value", "write one, or remove the line"
     if kind in ("literal_error", "enum"):
         choices = ctx["expected"].replace("'", "")
         what = f"is {choices}, not {quote(value)}"

@@ -72,7 +72,9 @@ class LogFiles:
         self._sizes.append(0)
         if len(self._sizes) > 3:
             self._sizes[:2] = [sum(self._sizes[:2])]
-        note = f"[retinue: {self.dropped_bytes} bytes between the head and this were dropped]\n" if self._half > 1 else ""
+        note = (
+            f"[retinue: {self.dropped_bytes} bytes between the head and this were dropped]\n" if self._half > 1 else ""
+        )
         self._writer.replace(self._path_of_half(), note.encode())
 
     def _path_of_half(self) -> str:

@@ -46,11 +46,10 @@ def receive_packet(end: socket.socket, kind: Any) -> tuple[Any, list[int]] | Non
     Errors: BlockingIOError when nothing is there; DecodeError when it is no such record (descriptors are closed).
     """
     try:
-        packet, ancillary, flags, _ = end.recvmsg(
-            PACKET_BYTES, socket.CMSG_SPACE(_FDS_PER_PACKET * 4), socket.MSG_CMSG_CLOEXEC
-        )
-    except ConnectionResetError:  # The peer died with packets of ours unread.
-        return None
+        packet, ancillary, flags, _ = _receive(end)
+    except ConnectionResetError:
+        # The peer died with packets of ours unread. Told once, before what it had sent itself, which is still there.
+        packet, ancillary, flags, _ = _receive(end)
     fds = _collect_fds(ancillary)
     if not packet and not fds:
         return None
@@ -61,6 +60,10 @@ def receive_packet(end: socket.socket, kind: Any) -> tuple[Any, list[int]] | Non
     except DecodeError:
         close_fds(fds)
         raise
+
+
+def _receive(end: socket.socket) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+    return end.recvmsg(PACKET_BYTES, socket.CMSG_SPACE(_FDS_PER_PACKET * 4), socket.MSG_CMSG_CLOEXEC)
 
 
 def _collect_fds(ancillary: list[tuple[int, int, bytes]]) -> list[int]:

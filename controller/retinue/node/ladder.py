@@ -7,10 +7,10 @@ uninterruptible sleep is reported, not waited for. Scans run in a thread: the lo
 import asyncio
 import signal
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from retinue.node.scan import DEAD_STATES, Process, Tree, find_group, find_tree, read_process, send_signal
+from retinue.node.threads import Threads
 
 SWEEP_LIMIT_S = 20.0
 """Longest a sweep goes on against something that keeps forking."""
@@ -58,7 +58,7 @@ class Leader:
     """Set when the keeper reaped it."""
 
 
-async def stop_group(clock: StopClock, leader: Leader, tree: Tree, pool: Executor) -> bool:
+async def stop_group(clock: StopClock, leader: Leader, tree: Tree, threads: Threads) -> bool:
     """Ask the group to end and kill it when the grace is over; True when SIGKILL was needed.
 
     The leader may be the first to go: the rest of its group keeps the grace.
@@ -69,19 +69,25 @@ async def stop_group(clock: StopClock, leader: Leader, tree: Tree, pool: Executo
     leader.signal_group(signal.SIGCONT)
     await _wait_for_leader(clock, leader)
     if leader.gone.is_set():
-        poll_s = POLL_S
-        while await loop.run_in_executor(pool, find_group, tree):
-            if loop.time() >= clock.deadline_s:
-                return True
-            await asyncio.sleep(poll_s)
-            poll_s = min(poll_s * 2, POLL_MAX_S)
-        return False
+        return not await _wait_for_group(clock, tree, threads)
     leader.signal_group(signal.SIGKILL)
     try:
         async with asyncio.timeout(GONE_LIMIT_S):
             await leader.gone.wait()
     except TimeoutError:
         pass
+    return True
+
+
+async def _wait_for_group(clock: StopClock, tree: Tree, threads: Threads) -> bool:
+    """Wait until the rest of the group is gone; False when the grace ended before."""
+    loop = asyncio.get_running_loop()
+    poll_s = POLL_S
+    while await threads.run(find_group, tree):
+        if loop.time() >= clock.deadline_s:
+            return False
+        await asyncio.sleep(poll_s)
+        poll_s = min(poll_s * 2, POLL_MAX_S)
     return True
 
 
@@ -98,7 +104,7 @@ async def _wait_for_leader(clock: StopClock, leader: Leader) -> None:
         gone.cancel()
 
 
-async def sweep_tree(tree: Tree, pool: Executor) -> Swept:
+async def sweep_tree(tree: Tree, threads: Threads) -> Swept:
     """End everything of the incarnation that still runs.
 
     All that is found is stopped first, until a scan finds nothing new: a stopped process
@@ -110,17 +116,17 @@ async def sweep_tree(tree: Tree, pool: Executor) -> Swept:
     left: dict[tuple[int, int], Process] = {}
     empty_scans = 0
     while empty_scans < 2 and loop.time() < deadline_s:
-        found = await loop.run_in_executor(pool, freeze_tree, tree, frozenset(left))
+        found = await threads.run(freeze_tree, tree, frozenset(left))
         if not found:
             empty_scans += 1
             await asyncio.sleep(POLL_S)
             continue
         empty_scans = 0
-        await loop.run_in_executor(pool, _kill_all, found)
+        await threads.run(_kill_all, found)
         ended.update((_key(process), process) for process in found)
-        left.update((_key(process), process) for process in await _wait_gone(found, pool))
+        left.update((_key(process), process) for process in await _wait_gone(found, threads))
     if empty_scans < 2:
-        stubborn = await loop.run_in_executor(pool, find_tree, tree)
+        stubborn = await threads.run(find_tree, tree)
         left.update((_key(process), process) for process in stubborn)
     outside = [p for p in ended.values() if tree.leader not in (p.pid, p.group)]
     return Swept(escapees=len(outside), killed=len(ended), left=tuple(sorted(p.pid for p in left.values())))
@@ -144,13 +150,13 @@ def _kill_all(processes: list[Process]) -> None:
         send_signal(process, signal.SIGKILL)
 
 
-async def _wait_gone(processes: list[Process], pool: Executor) -> list[Process]:
+async def _wait_gone(processes: list[Process], threads: Threads) -> list[Process]:
     """Wait until all are gone or zombies; those that are not when the time is over."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + GONE_LIMIT_S
     poll_s = POLL_S
     while True:
-        processes = await loop.run_in_executor(pool, _find_alive, processes)
+        processes = await threads.run(_find_alive, processes)
         if not processes or loop.time() >= deadline_s:
             return processes
         await asyncio.sleep(poll_s)

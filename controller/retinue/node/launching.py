@@ -1,15 +1,16 @@
 """Everything between a launch order and the keeper's Spawn: secrets, port, log pipe, argv, environment."""
 
+import errno
 import fcntl
 import os
 import socket
 from contextlib import suppress
 
-from retinue.errors import PermanentError, TransientError
+from retinue.errors import EdgeError, PermanentError, TransientError
 from retinue.node.descriptors import close_fds, write_body
 from retinue.node.environment import Seat, build_environment, build_placeholders
 from retinue.node.memory import Note
-from retinue.node.orders import Spawn, SpawnBody
+from retinue.node.orders import Spawn, SpawnBody, SpawnRefused
 from retinue.node.site import Site, read_secret_files
 from retinue.plan.expand import PlaceholderError, expand
 from retinue.terms.launch import LaunchSpec
@@ -18,6 +19,8 @@ from retinue.terms.record import to_json
 PIPE_BYTES = 1 << 20
 """How much a service may print while the agent is being restarted, before its write(2) waits."""
 LOOPBACK = "127.0.0.1"
+SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EIO, errno.ESTALE})
+"""Of an exec that may succeed another time; every other errno is about the command itself."""
 NAME_SAFE = str.maketrans({"/": "."})
 
 
@@ -60,7 +63,7 @@ async def prepare(site: Site, spec: LaunchSpec) -> Prepared:
     Errors: TransientError (no port, no descriptors, a secret that does not come), PermanentError (a secret
             that is not there, a placeholder nobody fills, a GPU the agent does not see).
     """
-    secrets = await read_secret_files(spec.secret_files)
+    secrets = await read_secret_files(spec.secret_files, site.threads)
     host = site.address if spec.listen == "node" else LOOPBACK
     reservation, port = site.ports.reserve(spec.replica, host) if spec.wants_port else (None, None)
     try:
@@ -107,6 +110,11 @@ def build_body(site: Site, note: Note, seat: Seat) -> SpawnBody:
 def build_port_file(node_dir: str, spec: LaunchSpec) -> str:
     """Name the file by which this incarnation may tell its port."""
     return os.path.join(node_dir, f"port-{spec.replica.translate(NAME_SAFE)}-{spec.incarnation}")
+
+
+def build_spawn_error(refused: SpawnRefused) -> EdgeError:
+    """Say what the keeper's refusal means: worth another try or not."""
+    return TransientError(refused.cause) if refused.errno in SHORTAGES else PermanentError(refused.cause)
 
 
 def _build_pipe() -> tuple[int, int]:

@@ -7,9 +7,10 @@ writer thread; a loss costs a few probes, never a wrong event.
 
 import os
 
-from retinue.terms.launch import LaunchSpec
-from retinue.terms.record import DecodeError, Record, from_json, to_json
-from retinue.terms.replica import Exited, LaunchRefused
+from retinue.lifecycle.streak import ProbeState, build_probe_state
+from retinue.terms.launch import LaunchSpec, ProbeKind
+from retinue.terms.record import DecodeError, Record, from_json, replace, to_json
+from retinue.terms.replica import Exited, LaunchRefused, Verdict
 
 FILE = "agent.json"
 
@@ -62,3 +63,16 @@ def read_memory(node_dir: str) -> dict[tuple[str, int], Remembered]:
     except (OSError, DecodeError):
         return {}
     return {(entry.replica, entry.incarnation): entry for entry in memory.entries}
+
+
+def resume_probes(spec: LaunchSpec, started_s: float, seen: Remembered | None) -> ProbeState:
+    """Build the probes of an incarnation that an earlier agent started, settled as it had settled them."""
+    if seen is None:
+        return build_probe_state(spec.probes, spec.incarnation, started_s, is_readopted=True)
+    state = build_probe_state(spec.probes, spec.incarnation, started_s, is_startup_passed=seen.is_startup_passed)
+    streaks = dict(state.streaks)
+    if seen.is_ready and ProbeKind.READINESS in streaks:
+        streaks[ProbeKind.READINESS] = replace(streaks[ProbeKind.READINESS], settled=Verdict.PASS)
+    if seen.liveness_lost and ProbeKind.LIVENESS in streaks:
+        streaks[ProbeKind.LIVENESS] = replace(streaks[ProbeKind.LIVENESS], is_held=True)
+    return replace(state, streaks=streaks)

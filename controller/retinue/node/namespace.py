@@ -167,5 +167,3 @@ def _mount_shm(size_bytes: int) -> None:
 def _mount_mqueue() -> None:
     if os.path.isdir("/dev/mqueue"):
         kernel.mount("mqueue", "/dev/mqueue", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
-
-

@@ -41,7 +41,9 @@ def claim_node_dir(path: Path) -> int:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock_fd)
-        raise PermanentError(f"cannot use node directory {str(path)!r}: another keeper of this run lives in it") from None
+        raise PermanentError(
+            f"cannot use node directory {str(path)!r}: another keeper of this run lives in it"
+        ) from None
     empty_node_dir(path, spared=(CONTROLLER, _LOCK))
     return lock_fd
 

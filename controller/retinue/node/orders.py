@@ -107,6 +107,8 @@ class Inventory(Order, frozen=True, tag=True):
     outer_pid: int
     has_namespace: bool
     weaker: str
+    agent_host_pid: int = 0
+    """Of the agent this is sent to; 0 when the outer process did not answer."""
 
 
 class Handover(Order, frozen=True, tag=True):

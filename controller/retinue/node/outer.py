@@ -1,6 +1,6 @@
 """The process that a launcher starts on a node: it stays in the host's namespaces and starts the keeper.
 
-It forwards TERM, INT, HUP and the end of file of the stop descriptor as an order
+It turns TERM, INT, HUP and the end of file of the stop descriptor into an order
 to end the node, answers the keeper's questions about the host, and proves at the
 end that nothing is left. It prints exactly one JSON line on standard output.
 Single-threaded; never talks to the controller.
@@ -17,10 +17,9 @@ from retinue.channel.join import Join, read_join
 from retinue.errors import RetinueError
 from retinue.node import kernel
 from retinue.node.census import build_census, find_left, kill_left
-from retinue.node.descriptors import build_pair, close_fds, receive_packet, send_packet
+from retinue.node.descriptors import close_fds, receive_packet, send_packet
 from retinue.node.holder import find_holder
 from retinue.node.janitor import Janitor, fork_janitor
-from retinue.node.namespace import NamespaceRefused, spawn_in_namespace
 from retinue.node.nodedir import claim_node_dir, remove_node_dir
 from retinue.node.settings import (
     KEEPER_LOST,
@@ -28,21 +27,21 @@ from retinue.node.settings import (
     NODE_REFUSED,
     EndAsked,
     Ending,
-    Greeting,
     HolderAsked,
     HolderIs,
     HostPidAsked,
     HostPidIs,
     NodeSettings,
+    ToKeeper,
     ToOuter,
 )
-from retinue.node.spawn import Child, Command, spawn, wait_exec
-from retinue.terms.record import Record, replace, to_json, to_pretty_json
+from retinue.node.start import Keeper, read_keeper_log, start_keeper
+from retinue.node.wakeup import catch_signals, describe_status, name_signal, read_signals
+from retinue.terms.record import DecodeError, Record, replace, to_json
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_NOTE_BYTES = 2048
-_PROOF_LIMIT_S = 10.0
-_OFF_BY_MANIFEST = "off by manifest (node: {namespace: off})"
+_END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_LIMIT_S = 10.0
+"""How long a killed keeper may take to vanish, and how long killing what is left may take."""
 
 
 class NodeReport(Record, frozen=True):
@@ -52,43 +51,52 @@ class NodeReport(Record, frozen=True):
     clean: bool
     """Two scans in a row found no process of ours, and the node directory is gone."""
     rung: str
-    """`namespace` | `subreaper`; how the node's processes were held together."""
+    """`namespace` | `subreaper`: how the node's processes were held together; empty when none were started."""
     left: tuple[int, ...] = ()
     """Host pids that would not die."""
     note: str = ""
-    """Why it ended; why the rung is the weaker one; what would not go."""
+    """Why it ended, why the rung is the weaker one, what would not go."""
 
 
 def run_outer(join_path: str, stop_fd: int | None = None, settings: NodeSettings | None = None) -> int:
     """Run a node until it ends; returns the exit code.
 
-    Shape:  0 ended as asked (or by the agent's own decision), 4 the agent's restarts are spent, 8 nothing was
-            started, 9 the keeper died unasked.
-    Units:  `stop_fd` is a pipe whose write end only the stub has; None where srun or ssh carries the end.
+    Shape:  `stop_fd` is a pipe whose write end only the stub has; None where srun or ssh carries the end.
+            0 ended as asked, or by an order of the agent; 4 the agent's restarts are spent; 8 nothing could
+            be started; 9 the keeper died unasked.
     """
-    wakeup = _catch_signals()
+    wakeup_fd = catch_signals((*_END_SIGNALS, signal.SIGCHLD))
+    node = ""
     try:
         join = read_join(Path(join_path))
-        outer = _Outer(join, settings or NodeSettings(), wakeup, stop_fd)
+        node = join.node
+        lock_fd = claim_node_dir(Path(join.node_dir))
     except RetinueError as error:
-        print(error, file=sys.stderr)
-        _print(NodeReport(retinue_node="", clean=True, rung="", note=str(error)))
+        print(error, file=sys.stderr, flush=True)
+        _print_report(NodeReport(node, clean=True, rung="", note=str(error)))
         return NODE_REFUSED
-    return outer.run()
+    filled = replace(
+        settings or NodeSettings(),
+        run_id=join.run_id,
+        node=join.node,
+        node_dir=join.node_dir,
+        join_path=os.path.join(join.node_dir, "join.pem"),
+    )
+    return _Outer(join, filled, wakeup_fd, stop_fd, lock_fd).run(join_path)
 
 
-def _catch_signals() -> int:
-    """Have signals arrive as bytes on a pipe; returns its read end."""
-    read_fd, write_fd = os.pipe()
-    for fd in (read_fd, write_fd):
-        os.set_blocking(fd, False)
-    signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-    for number in (*_SIGNALS, signal.SIGCHLD):
-        signal.signal(number, lambda *_: None)
-    return read_fd
+def main(argv: list[str]) -> int:
+    """`node JOIN [--stop-fd N]`; what a launcher runs on a node."""
+    match argv:
+        case [join_path]:
+            return run_outer(join_path)
+        case [join_path, "--stop-fd", number] if number.isdigit():
+            return run_outer(join_path, int(number))
+    print("usage: retinue node JOIN [--stop-fd N]", file=sys.stderr, flush=True)
+    return 2
 
 
-def _print(report: NodeReport) -> None:
+def _print_report(report: NodeReport) -> None:
     """A launcher that is gone already must not cost us the exit code."""
     try:
         os.write(1, to_json(report) + b"\n")
@@ -97,48 +105,191 @@ def _print(report: NodeReport) -> None:
 
 
 class _Outer:
-    """One node launch."""
+    """One node launch, once its directory is ours."""
 
-    def __init__(self, join: Join, settings: NodeSettings, wakeup_fd: int, stop_fd: int | None) -> None:
+    def __init__(self, join: Join, settings: NodeSettings, wakeup_fd: int, stop_fd: int | None, lock_fd: int) -> None:
         self._join = join
-        self._node_dir = Path(join.node_dir)
-        self._lock_fd = claim_node_dir(self._node_dir)
-        self._settings = replace(
-            settings,
-            run_id=join.run_id,
-            node=join.node,
-            node_dir=join.node_dir,
-            join_path=str(self._node_dir / "join.pem"),
-        )
+        self._settings = settings
         self._wakeup_fd = wakeup_fd
         self._stop_fd = stop_fd
+        self._lock_fd = lock_fd
         self._janitor: Janitor | None = None
-        self._control, self._keeper_control = build_pair()
-        self._control.setblocking(False)
-        self._keeper_pid = 0
+        self._keeper: Keeper | None = None
         self._keeper_status: int | None = None
         self._reason = ""
         """Why the node ends; empty while it lives."""
-        self._kill_at_s: float | None = None
+        self._is_asked = False
+        """The end was asked for by signal or stop descriptor."""
+        self._deadline_s: float | None = None
+        """When the keeper is killed, and after that: when it is given up."""
+        self._was_killed = False
+        self._is_given_up = False
+        self._is_over = False
 
-    def run(self) -> int:
+    def run(self, join_path: str) -> int:
         """Start, serve, prove, report."""
         try:
             self._janitor = fork_janitor(self._settings, self._lock_fd)
-            self._start_keeper(Path(self._join.node_dir))
+            self._keeper = start_keeper(self._join, self._settings, Path(join_path))
         except (RetinueError, OSError) as error:
-            print(f"cannot start the keeper: {error}", file=sys.stderr)
+            print(f"cannot start the keeper: {error}", file=sys.stderr, flush=True)
             return self._finish(NODE_REFUSED, f"cannot start the keeper: {error}")
-        while self._keeper_status is None and not self._is_given_up():
-            self._serve_once()
-        return self._finish(*self._judge())
+        self._settings = self._keeper.settings
+        self._introduce(self._keeper)
+        while self._keeper_status is None and not self._is_given_up:
+            self._serve_once(self._keeper)
+        code, note = self._judge()
+        return self._finish(code, note)
 
-    # --- start ------------------------------------------------------------------------
+    def _introduce(self, keeper: Keeper) -> None:
+        """Give the janitor what it needs to end this keeper and no other process that gets its pid."""
+        if self._janitor is None:
+            return
+        try:
+            pidfd = kernel.open_pidfd(keeper.pid)
+        except OSError:  # Reaped already: nothing to end.
+            return
+        self._janitor.tell_keeper(pidfd, self._settings.has_namespace)
+        os.close(pidfd)
 
-    def _start_keeper(self, node_dir: Path) -> None:
-        _write_private(node_dir / "join.pem", Path(self._join_source()).read_bytes())
-        if not self._settings.has_namespace:
-            kernel.become_subreaper()
+    # --- the loop ---------------------------------------------------------------------
 
-    def _join_source(self) -> str:
-        return self._settings.join_path
+    def _serve_once(self, keeper: Keeper) -> None:
+        poller = select.poll()
+        for fd in (self._wakeup_fd, self._stop_fd, keeper.fd):
+            if fd is not None:
+                poller.register(fd, select.POLLIN)
+        wait_ms = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic()) * 1000
+        ready = {fd for fd, _ in poller.poll(wait_ms)}
+        if self._wakeup_fd in ready:
+            self._take_signals(read_signals(self._wakeup_fd))
+        if self._stop_fd in ready:
+            self._read_stop()
+        if keeper.fd in ready:
+            self._answer(keeper)
+        if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
+            self._insist(keeper)
+
+    def _take_signals(self, numbers: frozenset[int]) -> None:
+        self._reap()
+        for number in numbers.intersection(_END_SIGNALS):
+            self._ask_end(f"asked by {name_signal(number)}")
+
+    def _read_stop(self) -> None:
+        assert self._stop_fd is not None
+        if not os.read(self._stop_fd, 4096):
+            self._stop_fd = None
+            self._ask_end("the stub is gone or wants the end")
+
+    def _ask_end(self, reason: str) -> None:
+        if self._is_asked or self._keeper is None:
+            return
+        self._is_asked = True
+        self._reason = reason
+        self._deadline_s = time.monotonic() + self._settings.keeper_limit_s
+        self._say(self._keeper, EndAsked(reason))
+
+    def _insist(self, keeper: Keeper) -> None:
+        """Kill a keeper that does not end; give up on one that a SIGKILL did not end (D state below it)."""
+        self._is_given_up = self._was_killed
+        self._was_killed = True
+        self._deadline_s = time.monotonic() + _LIMIT_S
+        os.kill(keeper.pid, signal.SIGKILL)
+
+    def _answer(self, keeper: Keeper) -> None:
+        try:
+            packet = receive_packet(keeper.end, ToOuter)
+        except BlockingIOError:
+            return
+        except (DecodeError, OSError):
+            packet = None
+        if packet is None:
+            keeper.close()
+            return
+        said, fds = packet
+        match said:
+            case HostPidAsked(pid=pid):
+                self._say(keeper, HostPidIs(pid, kernel.read_pidfd_pid(fds[0]) if fds else 0))
+            case HolderAsked(port=port):
+                self._say(keeper, HolderIs(port, find_holder(port)))
+            case Ending(reason=reason):
+                self._reason = self._reason or reason
+                if self._deadline_s is None:
+                    self._deadline_s = time.monotonic() + self._settings.keeper_limit_s
+        close_fds(fds)
+
+    def _say(self, keeper: Keeper, said: ToKeeper) -> None:
+        """A keeper that does not read loses the answer; one that must end is killed at the deadline."""
+        try:
+            send_packet(keeper.end, said)
+        except OSError:
+            pass
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if self._keeper is not None and pid == self._keeper.pid:
+                self._keeper_status = status
+            if self._janitor is not None and pid == self._janitor.pid:
+                self._replace_janitor()
+
+    def _replace_janitor(self) -> None:
+        """Without a janitor a later kill of this process would leave the node directory behind."""
+        self._janitor = None
+        if self._is_over:
+            return
+        try:
+            self._janitor = fork_janitor(self._settings, self._lock_fd)
+        except OSError as error:
+            print(f"cannot fork a new janitor: {error.strerror}", file=sys.stderr, flush=True)
+            return
+        if self._keeper is not None and self._keeper_status is None:
+            self._introduce(self._keeper)
+
+    # --- the end ----------------------------------------------------------------------
+
+    def _judge(self) -> tuple[int, str]:
+        """Exit code and reason once the keeper is gone or given up."""
+        status = self._keeper_status
+        if status is None:
+            return 0 if self._is_asked else KEEPER_LOST, f"{self._reason}; the keeper would not die"
+        code = os.waitstatus_to_exitcode(status)
+        if self._is_asked or code == 0:
+            killed = "; the keeper had to be killed" if self._was_killed else ""
+            return 0, f"{self._reason}{killed}"
+        if code == KEEPER_SPENT:
+            return KEEPER_SPENT, self._reason
+        log = read_keeper_log(Path(self._settings.node_dir))
+        return KEEPER_LOST, f"the keeper died unasked: {describe_status(status)}{log}"
+
+    def _finish(self, code: int, note: str) -> int:
+        """Prove that nothing is left, remove the node directory, send the janitor home, report."""
+        self._is_over = True
+        janitor_pid = self._janitor.pid if self._janitor else 0
+        has_namespace = self._settings.has_namespace
+        # With a namespace the kernel has ended all of it: what a scan finds then is told, not killed.
+        census = build_census(self._settings.tags, (janitor_pid,), root=0 if has_namespace else os.getpid())
+        if has_namespace:
+            left = tuple(sorted(find_left(census) | find_left(census)))
+        else:
+            left = kill_left(census, self._reap, _LIMIT_S)
+        stuck = remove_node_dir(Path(self._settings.node_dir))
+        self._dismiss_janitor()
+        weaker = f"no namespace: {self._settings.weaker}" if self._settings.weaker else ""
+        rung = "" if self._keeper is None else "namespace" if has_namespace else "subreaper"
+        whole_note = "; ".join(part for part in (note, weaker, *stuck) if part)
+        _print_report(NodeReport(self._join.node, not left and not stuck, rung, left, whole_note))
+        return code
+
+    def _dismiss_janitor(self) -> None:
+        """Told first, so that it does not clean up; then killed, because a stopped one would be waited for."""
+        if self._janitor is None:
+            return
+        self._janitor.tell_done()
+        os.kill(self._janitor.pid, signal.SIGKILL)
+        os.waitpid(self._janitor.pid, 0)

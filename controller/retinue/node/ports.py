@@ -71,7 +71,9 @@ class Ports:
             except OSError as error:
                 if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                     raise TransientError(f"cannot reserve a port on {host}: {os.strerror(error.errno or 0)}") from error
-        raise TransientError(f"cannot reserve a port on {host}: {TRIES} candidates outside {low}-{high} were all in use")
+        raise TransientError(
+            f"cannot reserve a port on {host}: {TRIES} candidates outside {low}-{high} were all in use"
+        )
 
     def remember(self, replica: str, port: int) -> None:
         """Note a port that a re-adopted incarnation has."""

@@ -145,9 +145,7 @@ def _is_pipe(path: str, inode: int) -> bool:
         return False
 
 
-def _close_over_children(
-    processes: dict[int, Process], roots: list[Process], never: frozenset[int]
-) -> list[Process]:
+def _close_over_children(processes: dict[int, Process], roots: list[Process], never: frozenset[int]) -> list[Process]:
     children: dict[int, list[Process]] = {}
     for process in processes.values():
         children.setdefault(process.ppid, []).append(process)

@@ -1,10 +1,7 @@
 """What every incarnation on this node shares, and the reading of secret files."""
 
-import asyncio
 import os
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from retinue.channel.join import Join
@@ -14,10 +11,9 @@ from retinue.node.exec_probe import ExecProbes
 from retinue.node.facts import LagMeter
 from retinue.node.keeper_link import Keeper
 from retinue.node.ports import Ports
+from retinue.node.threads import Threads
 from retinue.terms.replica import AnyEvent
 
-SECRET_WAIT_S = 10.0
-"""A secret on a hung file system refuses the launch; it never holds up the agent."""
 SECRET_BYTES = 64 * 1024
 
 
@@ -31,8 +27,8 @@ class Site:
     ports: Ports
     exec_probes: ExecProbes
     lag: LagMeter
-    pool: Executor
-    """Threads for scans of /proc; nothing else, so that no file system can fill them."""
+    threads: Threads
+    """For scans of /proc and reads of secrets: what may hang."""
     has_namespace: bool
     never: frozenset[int]
     """Pids no sweep may touch: agent and keeper."""
@@ -48,47 +44,29 @@ class Site:
     """Something that the next agent has to know changed."""
 
 
-async def read_secret_files(paths: Mapping[str, str]) -> dict[str, str]:
+async def read_secret_files(paths: Mapping[str, str], threads: Threads) -> dict[str, str]:
     """Read secrets on the node, one final newline dropped.
 
     Errors: PermanentError when one cannot be read, TransientError when it does not come.
     """
-    return {name: await _read_secret(name, path) for name, path in paths.items()}
+    return {name: await _read_secret(name, path, threads) for name, path in paths.items()}
 
 
-async def _read_secret(name: str, path: str) -> str:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[bytes | OSError] = loop.create_future()
-
-    def settle(outcome: bytes | OSError) -> None:
-        if not done.done():
-            done.set_result(outcome)
-
-    # A thread of its own that nobody joins: one that hangs in the kernel must not hang the agent's end.
-    threading.Thread(target=_read_into, args=(path, loop, settle), daemon=True).start()
+async def _read_secret(name: str, path: str, threads: Threads) -> str:
+    where = f"cannot read secret {name} from {path!r}"
     try:
-        outcome = await asyncio.wait_for(done, SECRET_WAIT_S)
-    except TimeoutError:
-        raise TransientError(f"cannot read secret {name} from {path!r}: no answer in {SECRET_WAIT_S:g} s") from None
-    if isinstance(outcome, OSError):
-        raise PermanentError(f"cannot read secret {name} from {path!r}: {os.strerror(outcome.errno or 0)}")
-    try:
-        text = outcome.decode()
+        text = (await threads.run(_read_start, path)).decode()
+    except TransientError as error:
+        raise TransientError(f"{where}: {error}") from None
+    except OSError as error:
+        raise PermanentError(f"{where}: {os.strerror(error.errno or 0)}") from None
     except UnicodeDecodeError:
-        text = "\0"
-    if len(outcome) > SECRET_BYTES or "\0" in text:
-        raise PermanentError(f"cannot read secret {name} from {path!r}: longer than {SECRET_BYTES} bytes, or not text")
+        raise PermanentError(f"{where}: it is not text") from None
+    if len(text) > SECRET_BYTES or "\0" in text:
+        raise PermanentError(f"{where}: longer than {SECRET_BYTES} bytes, or not text")
     return text.removesuffix("\n")
 
 
-def _read_into(path: str, loop: asyncio.AbstractEventLoop, settle: Callable[[bytes | OSError], None]) -> None:
-    outcome: bytes | OSError
-    try:
-        with open(path, "rb") as file:
-            outcome = file.read(SECRET_BYTES + 1)
-    except OSError as error:
-        outcome = error
-    try:
-        loop.call_soon_threadsafe(settle, outcome)
-    except RuntimeError:  # the loop is closed: nobody waits any more
-        return
+def _read_start(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(SECRET_BYTES + 1)

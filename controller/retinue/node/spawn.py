@@ -179,7 +179,7 @@ def _become(command: Command, parent: int, status_fd: int, steps: Sequence[Step]
             os.chdir(command.cwd)
         step = "exec"
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execvpe(command.argv[0], list(command.argv), dict(command.env))
+        _execute(list(command.argv), dict(command.env))
     except OSError as error:
         number = error.errno or errno.EIO
     finally:
@@ -212,3 +212,23 @@ def _place_descriptors(command: Command, status_fd: int) -> None:
     kernel.close_all_fds_but({status_fd, *command.keep_fds})
     for fd in command.keep_fds:
         os.set_inheritable(fd, True)
+
+
+def _execute(argv: list[str], env: dict[str, str]) -> None:
+    """Exec, looking in the PATH of the new environment as execvp(3) does; returns only by raising.
+
+    Unlike execvp a directory of PATH that may not be searched does not turn "not found" into "permission denied".
+    """
+    if "/" in argv[0]:
+        os.execve(argv[0], argv, env)
+    refused: OSError = FileNotFoundError(errno.ENOENT, "not in PATH")
+    for directory in env.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(directory, argv[0])
+        try:
+            os.execve(path, argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            if os.path.exists(path):
+                refused = error
+    raise refused

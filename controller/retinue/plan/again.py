@@ -26,7 +26,7 @@ def place_again(plan: Plan, replica_id: str, lost_nodes: Set[str], taken: Iterab
         return f"cannot place {replica_id} again: every node of group {group.name} is lost"
     ledger = Ledger(plan.allocation.nodes)
     for other in taken:
-        if other.id != replica_id and other.node not in lost_nodes:
+        if other.id != replica_id:
             ledger.take(read_want(other), other.node, other.gpus)
     want = read_want(place)
     found = ledger.choose(want, group.name, nodes)

@@ -143,7 +143,9 @@ def _place_service(name: str, service: Service, group: GroupPlan, ledger: Ledger
     count = len(group.nodes) if service.per_node else service.replicas
     if service.min_ready > count:
         gives = f"group {group.name} gives it" if service.per_node else "it has"
-        problems.append(f"{name}: min_ready is {service.min_ready}, but {gives} {count} replicas")
+        problems.append(
+            f"{name}: min_ready is {service.min_ready}, but {gives} {count} replica{'' if count == 1 else 's'}"
+        )
     places: list[Place] = []
     for index in range(count):
         nodes = group.nodes[index : index + 1] if service.per_node else group.nodes

@@ -29,8 +29,12 @@ def _render_allocation(plan: Plan) -> str:
     source = f"Slurm job {allocation.job_id}" if allocation.source == "slurm" else allocation.source
     gpus = sum(node.gpus for node in allocation.nodes)
     cpus = sum(node.cpus for node in allocation.nodes)
-    count = len(allocation.nodes)
-    return f"{source}, {count} node{'' if count == 1 else 's'}, {gpus} GPUs, {cpus} CPUs"
+    counts = (_count(len(allocation.nodes), "node"), _count(gpus, "GPU"), _count(cpus, "CPU"))
+    return f"{source}, {', '.join(counts)}"
+
+
+def _count(amount: int, noun: str) -> str:
+    return f"{amount} {noun}{'' if amount == 1 else 's'}"
 
 
 def _render_trainer(plan: Plan) -> str:
@@ -43,8 +47,7 @@ def _render_trainer(plan: Plan) -> str:
 
 
 def _render_service(service: ServicePlan) -> str:
-    count = len(service.replicas)
-    words = [f"{service.name} ({service.kind})", f"{count} replica{'' if count == 1 else 's'}"]
+    words = [f"{service.name} ({service.kind})", _count(len(service.replicas), "replica")]
     if service.is_per_node:
         words.append("one per node")
     words.append(f"ready with {service.min_ready}")

@@ -59,9 +59,13 @@ class Ledger:
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._nodes = {node.name: node for node in nodes}
         self._held = {name: _Holding(set(), {}, 0, 0, {}) for name in self._nodes}
+        # Only the node just taken from changes between two replicas of a service: thousands of nodes stay known.
+        self._scored: Want | None = None
+        self._scores: dict[str, tuple[int, ...] | None] = {}
 
     def take(self, want: Want, node: str, gpus: Iterable[int]) -> None:
         """Note that a replica holds its share of a node."""
+        self._scores.pop(node, None)
         held = self._held[node]
         held.cpus += want.cpus
         held.memory_mib += want.memory_mib
@@ -78,13 +82,12 @@ class Ledger:
         Shape: spread takes the most free of what is asked, then fewest replicas of the service, then node
                order; pack the least free that still fits, then node order.
         """
-        fitting = [node for node in nodes if self._fits(want, node)]
-        if not fitting:
+        if want != self._scored:
+            self._scored, self._scores = want, {}
+        scores = [(score, at) for at, node in enumerate(nodes) if (score := self._score(want, node)) is not None]
+        if not scores:
             return None
-        if want.wants_pack:
-            node = min(fitting, key=lambda name: self._measure(want, name))
-        else:
-            node = min(fitting, key=lambda name: self._spread_key(want, name))
+        node = nodes[min(scores)[1]]
         return Place(node=node, gpus=self._devices(want, node)[: want.gpus], why=self._why(want, group, nodes, node))
 
     def render_free(self, want: Want, nodes: Sequence[str]) -> str:
@@ -130,8 +133,13 @@ class Ledger:
             amounts.append(self._free_mib(node))
         return tuple(amounts)
 
-    def _spread_key(self, want: Want, node: str) -> tuple[int, ...]:
-        return (*(-amount for amount in self._measure(want, node)), self._own(want, node))
+    def _score(self, want: Want, node: str) -> tuple[int, ...] | None:
+        """Rate a node, lowest is best; None when the replica does not fit there."""
+        if node not in self._scores:
+            measure = self._measure(want, node)
+            rank = measure if want.wants_pack else (*(-amount for amount in measure), self._own(want, node))
+            self._scores[node] = rank if self._fits(want, node) else None
+        return self._scores[node]
 
     def _own(self, want: Want, node: str) -> int:
         return self._held[node].replicas.get(want.service, 0)

@@ -63,16 +63,27 @@ class Store(Protocol):
 class Edges(Protocol):
     """All of them, handed to the run once."""
 
-    clock: Clock
-    timers: Timers
-    agents: Agents
-    stub: Stub
-    journal: Journal
-    store: Store
-    gateway_ports: Sequence[int]
-    """Candidates for the gateway's port, best first."""
-    launch_order: dict[str, Any]
-    """The stub's `launch` order for this run's nodes."""
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def timers(self) -> Timers: ...
+    @property
+    def agents(self) -> Agents: ...
+    @property
+    def stub(self) -> Stub: ...
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def gateway_ports(self) -> Sequence[int]:
+        """Candidates for the gateway's port, best first."""
+        ...
+
+    @property
+    def launch_order(self) -> dict[str, Any]:
+        """The stub's `launch` order for this run's nodes."""
+        ...
 
     def finish(self, exit_code: int) -> None:
         """The run is over: write the verdict, tell the stub, end this process."""

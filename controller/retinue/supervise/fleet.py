@@ -23,6 +23,7 @@ from retinue.terms.replica import (
     Exited,
     Launch,
     LaunchRefused,
+    NodeLost,
     Phase,
     PlaceAgain,
     Publish,
@@ -151,7 +152,10 @@ class Fleet:
             case Launch(incarnation=incarnation):
                 if incarnation > 1:
                     self.launched_again.append(seat.place.service)
-                self._send_launch(seat)
+                if seat.place.node in self.lost_nodes:
+                    self._events.append((key, NodeLost(incarnation, f"node {seat.place.node} is lost")))
+                else:
+                    self._send_launch(seat)
             case Stop(incarnation=incarnation, signal=signal, grace_s=grace_s):
                 order = StopOrder(replica=key, incarnation=incarnation, signal=signal, grace_s=grace_s, reason=reason)
                 self.edges.agents.send(seat.place.node, order)
@@ -191,7 +195,10 @@ class Fleet:
         self.seats[key] = replace(seat, place=place)
         self.edges.store.save(f"replica:{key}", self.seats[key])
         self.edges.journal.note(key, "PlacedAgain", place.why)
-        self._events.append((key, DependenciesReady(incarnation=seat.replica.incarnation)))
+        if seat.replica.incarnation > 0:
+            self._events.append((key, DependenciesReady(incarnation=seat.replica.incarnation)))
+        else:
+            self._has_new_phases = True
 
     # --- after a controller restart, or when an agent comes back -----------------
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from retinue.channel.messages import Beat, GatewayFacts, Hello
+from retinue.journal.verdict import Requests
 from retinue.terms.record import Record, replace
 
 
@@ -14,6 +15,8 @@ class NodeView(Record, frozen=True):
     """None: has not joined this controller."""
     beat: Beat = Beat()
     facts: GatewayFacts = GatewayFacts()
+    earlier: Requests = Requests()
+    """Counted by gateway processes of this node that were killed."""
     gateway_port: int | None = None
     is_lost: bool = False
     lost_cause: str = ""
@@ -39,6 +42,20 @@ class Nodes:
     def change(self, name: str, **fields: object) -> None:
         self.views[name] = replace(self.views[name], **fields)
 
+    def take_facts(self, name: str, facts: GatewayFacts) -> None:
+        """Take over what a gateway counted; a lower count is a new process that began again."""
+        view = self.views[name]
+        if facts.requests < view.facts.requests:
+            self.change(name, earlier=_add(view.earlier, _count(view.facts)))
+        self.change(name, facts=facts)
+
+    def count_requests(self) -> Requests:
+        """Add up what all gateways counted over the run."""
+        total = Requests()
+        for view in self.views.values():
+            total = _add(_add(total, view.earlier), _count(view.facts))
+        return total
+
     def joined(self) -> list[NodeView]:
         return [view for view in self.views.values() if view.is_joined]
 
@@ -59,3 +76,13 @@ class Nodes:
 
     def refuse_port(self, name: str, port: int, holder: str) -> None:
         self.refusals.append(f"node {name}: port {port} is held by {holder or 'somebody'}")
+
+
+def _count(facts: GatewayFacts) -> Requests:
+    return Requests(facts.requests - facts.failed, facts.held_total, facts.retried, facts.failed)
+
+
+def _add(one: Requests, other: Requests) -> Requests:
+    return Requests(
+        one.answered + other.answered, one.held + other.held, one.retried + other.retried, one.failed + other.failed
+    )

@@ -18,7 +18,8 @@ from retinue.allocation.machine import read_local_allocation
 from retinue.allocation.records import Allocation
 from retinue.allocation.slurm_env import parse_slurm_environment
 from retinue.errors import AllocationError, PermanentError, TrainerError, UsageError
-from retinue.journal.rundir import create_run_dir
+from retinue.journal.lock import release_lock
+from retinue.journal.rundir import create_run_dir, replace_text
 from retinue.manifest.files import read_manifest
 from retinue.manifest.resolve import dump_manifest
 from retinue.manifest.schema import Manifest
@@ -92,10 +93,10 @@ def prepare_run(
     cwd: Path,
     run_dir: Path | None = None,
     is_detached: bool = False,
-) -> tuple[Path, Plan]:
+) -> tuple[Path, Path, Plan]:
     """Check everything, then make the run's directories.
 
-    Shape:  returns the path of run.json for the stub, and the plan for people.
+    Shape:  returns the path of run.json for the stub, the run directory, and the plan for people.
     Errors: every RetinueError of the exit codes 2, 3, 4, 126, 127; PermanentError when a directory cannot be made.
     """
     manifest = read_manifest(manifest_path)
@@ -124,10 +125,12 @@ def prepare_run(
         version=__version__,
     )
     create_run_dir(run_dir, run_id, attempt, dump_manifest(manifest))
+    replace_text(attempt_dir / files.PLAN, to_pretty_json(plan).decode())
     try:
-        return write_node_dir(node_dir, record, plan), plan
+        return write_node_dir(node_dir, record, plan), run_dir, plan
     except OSError as error:
         shutil.rmtree(node_dir, ignore_errors=True)
+        release_lock(run_dir / files.LOCK, run_id)
         raise PermanentError(f"cannot prepare {node_dir}: {error.strerror}") from error
 
 

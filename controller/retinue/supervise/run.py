@@ -49,7 +49,7 @@ from retinue.supervise.routes import build_membership
 from retinue.supervise.state import RunPhase, RunState, TrainerState
 from retinue.supervise.teardown import Teardown
 from retinue.terms.record import replace
-from retinue.terms.replica import DependenciesReady, NodeLost, OnExhausted, Phase, RestartAsked
+from retinue.terms.replica import DependenciesReady, LaunchRefused, NodeLost, OnExhausted, Phase, RestartAsked
 
 SMALL_RUN = 10_000
 """Nodes x replicas up to which every publication is told at once."""
@@ -70,6 +70,7 @@ class Run:
         self.state = RunState()
         self.nodes = Nodes([node.name for node in plan.allocation.nodes], edges.gateway_ports)
         self.teardown = Teardown(self)
+        self.controller_starts = 1
         self._epoch = 0
         self._has_routes_timer = False
         self._failed_any = False
@@ -145,7 +146,7 @@ class Run:
             case Beat():
                 self.nodes.change(node, beat=message)
             case GatewayFacts():
-                self.nodes.change(node, facts=message)
+                self.nodes.take_facts(node, message)
             case GatewayBound(port=port, is_bound=is_bound, holder=holder):
                 if is_bound:
                     self.nodes.change(node, gateway_port=port)
@@ -158,6 +159,7 @@ class Run:
                 self.edges.journal.note(node, "NodeEnding", reason)
 
     def _take_hello(self, hello: StubHello) -> None:
+        self.controller_starts = hello.starts
         self._epoch = hello.starts << 32
         if hello.starts > 1:
             for node in self.nodes.live():
@@ -248,9 +250,18 @@ class Run:
             self._restart_dependants(self.fleet.launched_again.popleft())
         while self.fleet.exhausted:
             self._take_exhausted(*self.fleet.exhausted.popleft())
-        if self._failed_any and self.state.phase is RunPhase.STARTING and self.state.ending is None:
-            for key, why in find_hopeless(self.plan.services, self.fleet.replicas).items():
+        if self._failed_any:
+            self._failed_any = False
+            self._give_up_hopeless()
+
+    def _give_up_hopeless(self) -> None:
+        """Before the trainer runs, what can never start ends the run; later it is failed for good, by name."""
+        for key, why in find_hopeless(self.plan.services, self.fleet.replicas).items():
+            if self.state.phase is RunPhase.STARTING:
                 self.teardown.begin(Cause.NOT_READY, f"{key} can never start: {why}")
+                return
+            number = self.fleet.replicas[key].incarnation
+            self.fleet.apply(key, LaunchRefused(number, why, retryable=False))
 
     def _restart_dependants(self, service: str) -> None:
         for name in find_restart_dependants(service, self.plan.services):

@@ -80,6 +80,8 @@ class Child:
     def note_status(self, status: int) -> None:
         """Take the wait status."""
         self.is_reaped = True
+        if self.is_refused:
+            return  # The 127 is our fork's, not the program's.
         if os.WIFSIGNALED(status):
             self.signal = os.WTERMSIG(status)
         else:

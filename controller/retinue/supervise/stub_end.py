@@ -46,8 +46,9 @@ def end_run(stub: "Stub") -> int:
         work.read_launch()
     facts = Facts(stub.run, stub.verdict, stub.finish, own)
     facts.trainer, facts.is_launched = work.trainer, launch is not None and not launch.is_refused
+    facts.controller_starts = stub.watch.starts
     facts.nodes, facts.expected = work.nodes, work.expected
-    facts.found, facts.survivors = end_left(lambda: scan_bounded(stub), stub.wait)
+    facts.found, facts.survivors = end_left(lambda: scan_bounded(stub), stub.look)
     for process in facts.found:
         say(f"was left running and is ended: {process.pid} {process.cmd}")
     write_end(facts)

@@ -106,7 +106,11 @@ def read_command(process: Process) -> str:
 
 
 def scan_left(
-    stub: int, tag: bytes | None, spared: Iterable[int] = (), spared_tag: bytes | None = None
+    stub: int,
+    tag: bytes | None,
+    spared: Iterable[int] = (),
+    spared_tag: bytes | None = None,
+    has_commands: bool = True,
 ) -> list[Process]:
     """List what the run has on this host beside the stub.
 

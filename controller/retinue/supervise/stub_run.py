@@ -4,7 +4,6 @@ import json
 import os
 import select
 import time
-from collections.abc import Iterable
 from typing import Any
 
 STDERR = 2
@@ -96,8 +95,3 @@ def read_tail(path: str, count: int) -> list[str]:
             return file.read().decode(errors="replace").splitlines()[-count:]
     except OSError:
         return []
-
-
-def say_all(lines: Iterable[str]) -> None:
-    for line in lines:
-        write_stderr(f"  {line}\n".encode())

@@ -19,6 +19,8 @@ PASSED_ON = signal.SIGUSR1
 
 WATCHED = (*STOPS, PASSED_ON, signal.SIGCHLD)
 
+LEFT_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+
 SI_KERNEL = 0x80
 RECORD_BYTES = 128
 """sizeof(struct signalfd_siginfo), and of glibc's and musl's sigset_t; signalfd(2)."""
@@ -49,8 +51,13 @@ class Caught:
 
 
 def block_signals() -> None:
-    """Keep the watched signals for the signalfd; also called before exec, so that none is lost while Python starts."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    """Keep the watched signals for the signalfd; also called before exec, so that none is lost while Python starts.
+
+    A blocked signal is kept even when it is ignored, so what `nohup` or `cmd &` made us ignore stays unblocked.
+    TERM and USR2 are taken in any case.
+    """
+    left_alone = {number for number in LEFT_IGNORED if signal.getsignal(number) is signal.SIG_IGN}
+    signal.pthread_sigmask(signal.SIG_BLOCK, set(WATCHED) - left_alone)
 
 
 def open_signalfd() -> int:
@@ -81,7 +88,7 @@ def parse_signal(name: object) -> int | None:
     try:
         if isinstance(name, str):
             return int(signal.Signals["SIG" + name.removeprefix("SIG")])
-        return int(signal.Signals(name))
+        return int(signal.Signals(name)) if isinstance(name, int) else None
     except (KeyError, ValueError):
         return None
 

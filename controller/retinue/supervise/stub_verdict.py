@@ -56,6 +56,7 @@ class Facts:
         self.finish = finish
         self.own = own
         self.trainer: Child | None = None
+        self.controller_starts = 0
         self.is_launched = False
         self.nodes: dict[str, dict[str, Any]] = {}
         """Reports of the nodes' outer processes."""
@@ -88,14 +89,16 @@ def build_verdict(facts: Facts) -> dict[str, Any]:
     warnings = [*(verdict.get("warnings") or ()), *facts.warnings]
     if own is not None:
         is_first_cause = not (facts.said or {}).get("ended_by") and not own.trainer_was_over
-        if is_first_cause or own.ended_by == CONTROLLER_LOST and not own.trainer_was_over:
+        if is_first_cause or (own.ended_by == CONTROLLER_LOST and not own.trainer_was_over):
             verdict["ended_by"], verdict["cause"] = own.ended_by, own.cause
         else:
             warnings.append(own.cause)
     verdict["exit_code"] = find_exit_code(facts)
     verdict["ended_utc"] = time.time()
     if facts.trainer is not None:
-        verdict["trainer"] = {**(verdict.get("trainer") or {}), **facts.trainer.describe_exit()}
+        was_started = not facts.trainer.is_refused and not facts.trainer.is_exec_pending
+        verdict["trainer"] = {**facts.trainer.describe_exit(), "was_started": was_started}
+    verdict["controller_starts"] = facts.controller_starts
     verdict["nodes"] = _merge_nodes(facts, verdict.get("nodes") or {})
     survivors = {process.pid for process in facts.survivors}
     verdict["leftovers"] = [
@@ -201,7 +204,11 @@ def release_lock(run: Run) -> None:
     try:
         with open(path, "rb") as file:
             owner = json.load(file)
-        if isinstance(owner, dict) and owner.get("run_id") == run.run_id and owner.get("attempt") == run.attempt:
+        if (
+            isinstance(owner, dict)
+            and owner.get("run_id") == run.run_id
+            and owner.get("attempt", run.attempt) == run.attempt
+        ):
             os.unlink(path)
     except (OSError, ValueError):
         return

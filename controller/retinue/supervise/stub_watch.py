@@ -1,18 +1,48 @@
-"""The current controller, and how many more there may be. Never starts or kills anything itself.
+"""The current controller: how it is started, when it is silent for too long, how many more there may be.
 
 Standard library only.
 """
 
+import os
+import socket
+
+from retinue.node import spawn
 from retinue.supervise.stub_children import Child
-from retinue.supervise.stub_link import Link
+from retinue.supervise.stub_fds import open_log
+from retinue.supervise.stub_lines import Link
+from retinue.supervise.stub_run import Run
 
 RESTARTS = 3
-RESTART_WAITS_S = (0.0, 1.0, 3.0)
+RESTART_WAITS_S = (0.0, 0.5, 2.0)
 """The first restart is at once (nobody should notice it); a machine short of memory or processes gets a moment."""
 FORGIVEN_AFTER_S = 600.0
 """A controller that beat for this long makes up for those before it."""
 CLOSED_LIMIT_S = 2.0
 """A controller that closed its socket is exiting; one that does not exit is killed after this."""
+KILL_LIMIT_S = 30.0
+
+
+def start_controller(run: Run, listener: socket.socket, stop_fd: int) -> tuple[Child, Link]:
+    """Start one controller with the listener, its end of a new socketpair, and the stop pipe.
+
+    It gets a session of its own: a terminal's Ctrl-C is the stub's to take.
+    """
+    link = Link()
+    fds = {"--listener": listener.fileno(), "--stub": link.far.fileno(), "--stop": stop_fd}
+    options = [word for name, fd in fds.items() for word in (name, str(fd))]
+    log_fd = open_log(run.log_path)
+    child = Child(
+        spawn.Command(
+            argv=[*run.controller_argv, run.path, *options],
+            env=os.environ,
+            stdout=log_fd,
+            stderr=2,
+            keep_fds=tuple(fds.values()),
+        )
+    )
+    os.close(log_fd)
+    link.far.close()
+    return child, link
 
 
 class Watch:
@@ -30,6 +60,7 @@ class Watch:
         """When the next one is to be started; None while one lives, or none is to follow."""
         self.kill_cause = ""
         """Why we killed the current one."""
+        self.killed_s: float | None = None
         self._started_s = 0.0
 
     @property
@@ -38,8 +69,10 @@ class Watch:
 
     def note_start(self, child: Child, link: Link, now_s: float) -> None:
         self.child, self.link = child, link
+        self.starts += 1
         self.restart_due_s = None
         self.kill_cause = ""
+        self.killed_s = None
         self._started_s = now_s
         self.note_beat(now_s)
 
@@ -60,6 +93,13 @@ class Watch:
         self.restart_due_s = now_s + RESTART_WAITS_S[self.used]
         self.used += 1
         return True
+
+    def note_kill(self, cause: str, now_s: float) -> None:
+        self.kill_cause, self.killed_s = cause, now_s
+
+    def is_unkillable(self, now_s: float) -> bool:
+        """SIGKILL did not end it: it hangs in the kernel, and a second one beside it is not allowed."""
+        return self.is_alive and self.killed_s is not None and now_s - self.killed_s >= KILL_LIMIT_S
 
     def find_kill_cause(self, now_s: float) -> str:
         """Say why the current controller has to be killed now; empty when it has not."""

@@ -14,9 +14,12 @@ from retinue.supervise.stub_bounded import run_bounded
 from retinue.supervise.stub_children import Child
 from retinue.supervise.stub_leftovers import scan_left
 from retinue.supervise.stub_run import Run, say, write_stderr
+from retinue.supervise.stub_signals import parse_signal
 
 LINE_BYTES = 1 << 16
 """A longer line of the launch is no report; it is passed to stderr in pieces."""
+PIECES = 64
+"""Read in one go; a launch that prints without end gets its turn like the rest."""
 SCAN_LIMIT_S = 2.0
 """What the trainer left is looked for this long when it exits; the end looks again, and longer."""
 LAUNCH_TAG = "RETINUE_LAUNCH"
@@ -89,7 +92,9 @@ class Work:
 
     def read_launch(self) -> None:
         """Read what the launch prints: final reports are kept and passed on, the rest is for people."""
-        while self._pipe_fd >= 0:
+        for _ in range(PIECES):
+            if self._pipe_fd < 0:
+                return
             try:
                 data = os.read(self._pipe_fd, LINE_BYTES)
             except BlockingIOError:
@@ -105,7 +110,7 @@ class Work:
                 self._pipe_fd = -1
 
     def _take_line(self, line: bytes) -> None:
-        report = None
+        report: Any = None
         if line.lstrip().startswith(b"{"):
             try:
                 report = json.loads(line)
@@ -159,10 +164,19 @@ class Work:
 
     # --- both -----------------------------------------------------------------------
 
-    def signal_child(self, child: Child | None, number: int | None) -> None:
-        """Obey a signal order; one for a child that is gone or was never there says so on stderr and does nothing."""
+    def describe(self) -> dict[str, Any]:
+        """Say what is, for the hello of a controller that was not there."""
+        return {
+            "launch": self.launch.describe() if self.launch else None,
+            "trainer": self.trainer.describe() if self.trainer else None,
+            "nodes": self.nodes,
+        }
+
+    def signal_child(self, child: Child | None, name: object) -> None:
+        """Obey a signal order; one for a child that has gone meanwhile does nothing."""
+        number = parse_signal(name)
         if child is None or number is None:
-            say(f"cannot send signal {number}: no such child" if number else "cannot send a signal without a name")
+            say(f"cannot send signal {name!r}: {'no such signal' if child else 'that was never started'}")
             return
         child.send_signal(number)
 

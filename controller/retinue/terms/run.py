@@ -41,3 +41,7 @@ class RunRecord(Record, frozen=True):
     started_utc: float = 0.0
     python: str = ""
     version: str = ""
+    controller_argv: tuple[str, ...] = ()
+    """What the stub starts as controller, run.json and descriptors appended; empty: this package's. For tests."""
+    beat_timeout_s: float = 20.0
+    """Silence of the controller after which the stub kills it and starts it again."""

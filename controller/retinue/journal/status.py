@@ -1,0 +1,160 @@
+"""The snapshot of a run: `status.json`, for commands, people and the trainer. Never read back to decide."""
+
+import time
+from pathlib import Path
+
+from retinue.terms.record import DecodeError, Record, from_json
+
+
+class ServiceStatus(Record, frozen=True):
+    name: str
+    kind: str
+    ready: int
+    wanted: int
+    """Replicas the manifest asks for."""
+    min_ready: int
+    restarts: int
+    in_flight: int
+    phases: dict[str, int]
+    """Phase -> how many replicas are in it."""
+    reason: str
+    """Of the replica that changed last."""
+
+
+class ReplicaStatus(Record, frozen=True):
+    id: str
+    phase: str
+    incarnation: int
+    node: str
+    pid: int
+    """In the node's own namespace; 0 when nothing runs."""
+    host_pid: int
+    port: int | None
+    since_utc: float
+    restarts: int
+    reason: str
+
+
+class NodeStatus(Record, frozen=True):
+    name: str
+    state: str
+    """`joining` | `joined` | `lost` | `ended`."""
+    rung: str
+    """`namespace`, or `subreaper` when the node has no namespace of its own."""
+    weaker: str
+    """Why the rung is weaker; empty when it is not."""
+    agent_host_pid: int
+    keeper_host_pid: int
+    outer_pid: int
+    agent_starts: int
+    lag_s: float
+    load_per_cpu: float
+    memory_free_mib: int
+    log_lines_lost: int
+    journal_stuck_s: float
+    cause: str = ""
+    """Why it was lost."""
+
+
+class TrainerStatus(Record, frozen=True):
+    state: str
+    """`none` | `asked` | `running` | `ended`."""
+    pid: int
+    code: int | None
+    signal: int | None
+
+
+class JournalStatus(Record, frozen=True):
+    """Whether the run directory takes what the controller writes."""
+
+    stuck_s: float
+    lost_lines: int
+    last_error: str
+
+
+class Status(Record, frozen=True):
+    """The whole file."""
+
+    run_id: str
+    name: str
+    attempt: int
+    phase: str
+    """`joining` | `starting` | `running` | `ending` | `over`."""
+    updated_utc: float
+    started_utc: float
+    end_utc: float | None
+    """When the allocation ends; None when nobody says."""
+    ended_by: str
+    """Empty while nothing ends the run."""
+    cause: str
+    controller_pid: int
+    controller_starts: int
+    gateway_port: int | None
+    trainer: TrainerStatus
+    services: tuple[ServiceStatus, ...]
+    replicas: tuple[ReplicaStatus, ...]
+    nodes: tuple[NodeStatus, ...]
+    journal: JournalStatus
+    warnings: tuple[str, ...] = ()
+
+
+STALE_S = 15.0
+"""A snapshot older than this is printed with its age: the controller is down, or the file system hangs."""
+
+
+def read_status(path: Path) -> Status | None:
+    """Read a snapshot; None when there is none (yet), or none that this version understands."""
+    try:
+        return from_json(path.read_bytes(), Status)
+    except (FileNotFoundError, NotADirectoryError, DecodeError):
+        return None
+
+
+def render_status(status: Status, now_utc: float) -> str:
+    """Print a snapshot in 80 columns."""
+    age_s = now_utc - status.updated_utc
+    lines = [f"run {status.name} ({status.run_id}), attempt {status.attempt}: {status.phase}"]
+    if status.ended_by:
+        lines.append(f"ended by {status.ended_by}: {status.cause}")
+    elif age_s > STALE_S:
+        lines.append(f"this snapshot is {age_s:.0f} s old: the controller is down, or the file system hangs")
+    lines.append(_render_trainer(status, now_utc))
+    lines.append("")
+    lines.append(f"{'SERVICE':<18} {'READY':>7} {'RESTARTS':>8} {'IN FLIGHT':>9}  LAST")
+    for item in status.services:
+        ready = f"{item.ready}/{item.wanted}"
+        lines.append(f"{item.name:<18} {ready:>7} {item.restarts:>8} {item.in_flight:>9}  {item.reason[:34]}")
+    lines.append("")
+    lines.append(f"{'NODE':<18} {'STATE':>7} {'LOAD/CPU':>8} {'FREE MiB':>9}  NOTE")
+    for node in status.nodes:
+        note = node.cause or node.weaker or node.rung
+        lines.append(
+            f"{node.name:<18} {node.state:>7} {node.load_per_cpu:>8.2f} {node.memory_free_mib:>9}  {note[:34]}"
+        )
+    lines += [f"warning: {warning}" for warning in (*status.warnings, *_find_journal_trouble(status))]
+    return "\n".join(lines)
+
+
+def _render_trainer(status: Status, now_utc: float) -> str:
+    trainer = status.trainer
+    how = "" if trainer.code is None else f" with exit code {trainer.code}"
+    how = f" by signal {trainer.signal}" if trainer.signal is not None else how
+    left = "" if status.end_utc is None else f", {max(0.0, status.end_utc - now_utc):.0f} s of the allocation left"
+    pid = f" (pid {trainer.pid})" if trainer.state == "running" else ""
+    up_s = now_utc - status.started_utc
+    clock = time.strftime("%H:%M:%S", time.gmtime(max(0.0, up_s)))
+    return f"trainer: {trainer.state}{pid}{how}; up {clock}{left}"
+
+
+def _find_journal_trouble(status: Status) -> list[str]:
+    """Say when a file system is full or hangs, for the controller or for a node."""
+    found = []
+    if status.journal.stuck_s > 5.0 or status.journal.last_error:
+        what = status.journal.last_error or f"nothing written for {status.journal.stuck_s:.0f} s"
+        found.append(f"the run directory does not take what the controller writes: {what}")
+    for node in status.nodes:
+        if node.log_lines_lost or node.journal_stuck_s > 5.0:
+            found.append(
+                f"logs of {node.name}: {node.log_lines_lost} lines lost, oldest waits {node.journal_stuck_s:.0f} s"
+            )
+    return found

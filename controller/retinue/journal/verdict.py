@@ -1,0 +1,129 @@
+"""How a run ended: `verdict.json`, written last, by the stub. The truth about a run.
+
+`clean` is `true` only when every node proved that nothing of the run is left on
+it; `unknown` when a node could not say.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from retinue.journal.events import EventLine, render_event
+from retinue.terms.record import DecodeError, Record, from_json
+
+
+class TrainerVerdict(Record, frozen=True):
+    code: int | None = None
+    signal: int | None = None
+    was_started: bool = False
+
+
+class ServiceVerdict(Record, frozen=True):
+    incarnations: int
+    """Launches of all its replicas together."""
+    restarts: int
+    killed_hard: int
+    """Incarnations that needed SIGKILL."""
+    failed: tuple[str, ...] = ()
+    """Replicas beyond help at the end."""
+
+
+class NodeVerdict(Record, frozen=True):
+    clean: str
+    """`true` | `false` | `unknown`."""
+    rung: str = ""
+    """What ended the node's processes: `namespace`, `subreaper`."""
+    left: tuple[int, ...] = ()
+    """Host pids that would not die."""
+    note: str = ""
+
+
+class Requests(Record, frozen=True):
+    """What the gateways counted over the run."""
+
+    answered: int = 0
+    held: int = 0
+    """Waited because nothing was ready."""
+    retried: int = 0
+    """Sent to another replica after the first one failed without a byte of answer."""
+    failed: int = 0
+    """Ended in a typed error of ours."""
+
+
+class Verdict(Record, frozen=True):
+    """The whole file."""
+
+    run_id: str
+    name: str
+    attempt: int
+    ended_by: str
+    """`trainer`, `signal`, `node_lost`, ...: supervise/ending.py has the list."""
+    cause: str
+    exit_code: int
+    started_utc: float
+    ended_utc: float
+    clean: str
+    """`true` | `false` | `unknown`."""
+    trainer: TrainerVerdict | None = None
+    services: dict[str, ServiceVerdict] = {}
+    nodes: dict[str, NodeVerdict] = {}
+    requests: Requests = Requests()
+    controller_starts: int = 1
+    agent_starts: dict[str, int] = {}
+    """Node -> how often its agent was started."""
+    leftovers: tuple[dict[str, Any], ...] = ()
+    """Processes that the trainer left running and that were ended: {pid, cmd}."""
+    warnings: tuple[str, ...] = ()
+
+
+def read_verdict(path: Path) -> Verdict | None:
+    """Read a verdict; None when the run has none (it goes on, or all of it was killed)."""
+    try:
+        return from_json(path.read_bytes(), Verdict)
+    except (FileNotFoundError, NotADirectoryError, DecodeError):
+        return None
+
+
+def render_verdict(verdict: Verdict) -> str:
+    """Print a verdict for people."""
+    took_s = verdict.ended_utc - verdict.started_utc
+    requests = verdict.requests
+    lines = [
+        f"run {verdict.name} ({verdict.run_id}) ended by {verdict.ended_by} after {took_s:.0f} s: {verdict.cause}",
+        f"  exit code  {verdict.exit_code}",
+        f"  requests   {requests.answered} answered, {requests.held} held, {requests.retried} retried, "
+        f"{requests.failed} failed",
+    ]
+    for name, service in verdict.services.items():
+        failed = f", failed: {' '.join(service.failed)}" if service.failed else ""
+        hard = f", {service.killed_hard} killed hard" if service.killed_hard else ""
+        lines.append(f"  {name:<10} {service.incarnations} launches, {service.restarts} restarts{hard}{failed}")
+    for name, node in verdict.nodes.items():
+        left = f", left: {' '.join(map(str, node.left))}" if node.left else ""
+        lines.append(f"  node {name}: clean {node.clean} ({node.rung or 'no report'}){left} {node.note}".rstrip())
+    lines += [f"  left by the trainer and ended: pid {item.get('pid')} {item.get('cmd')}" for item in verdict.leftovers]
+    lines += [f"  warning: {warning}" for warning in verdict.warnings]
+    lines.append(f"  clean      {verdict.clean}")
+    return "\n".join(lines)
+
+
+TURNING_POINTS = ("StopBegun", "NodeLost", "Exited", "LaunchRefused", "LivenessLost")
+
+
+def explain_verdict(verdict: Verdict, events: Sequence[EventLine]) -> list[str]:
+    """Tell why a run ended: the first cause, then what led to it.
+
+    Shape: lines for people; the last failures before the stop began, oldest first.
+    """
+    lines = [f"{verdict.ended_by}: {verdict.cause} (exit code {verdict.exit_code})"]
+    begun = next((index for index, line in enumerate(events) if line.event == "StopBegun"), len(events))
+    before = [line for line in events[: begun + 1] if line.event in TURNING_POINTS and line.after != "stopped"]
+    if before:
+        lines.append("what led to it:")
+        lines += [render_event(line) for line in before[-8:]]
+    if verdict.clean != "true":
+        lines.append(f"clean: {verdict.clean}")
+        lines += [
+            f"  node {name}: {node.clean} {node.note}" for name, node in verdict.nodes.items() if node.clean != "true"
+        ]
+    return lines

@@ -1,0 +1,288 @@
+"""The agent's process: keeper, controller, gateway, writer and slots put together; keeps the time.
+
+What it talks to is handed in (`Ends`), so that a test can be the controller.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from retinue.channel.join import Join
+from retinue.channel.messages import Beat, FromAgent, FromController, GatewayFacts, Hello, NodeEnding, Report
+from retinue.errors import TransientError
+from retinue.node.adoption import Estate
+from retinue.node.agent import Agent, Gateway
+from retinue.node.capture import LogWriter
+from retinue.node.exec_probe import ExecProbes
+from retinue.node.facts import LagMeter, read_load_per_cpu, read_memory_free_mib
+from retinue.node.keeper_link import KeeperLink
+from retinue.node.memory import FILE, build_memory, read_memory
+from retinue.node.orders import AgentBeat, End, Handover, Inventory, InventoryDone, ToAgent
+from retinue.node.outbox import Outbox
+from retinue.node.ports import Ports
+from retinue.node.site import Site
+from retinue.node.threads import Threads
+from retinue.terms.run import NONCE
+
+BEAT_S = 2.0
+KEEPER_BEAT_S = 1.0
+ORPHAN_TICK_S = 0.5
+CALM_S = 1.0
+"""Silence of the controller counts only while our own loop was less late than this."""
+FLUSH_S = 1.0
+NONCE_TRIES = 3
+BUG = 70
+
+
+class Writer(LogWriter, Protocol):
+    """The writer thread."""
+
+    @property
+    def lost_lines(self) -> int: ...
+    def stuck_s(self, now_s: float) -> float: ...
+    def flush(self, timeout_s: float) -> bool: ...
+
+
+class Dialer(Protocol):
+    """The control channel."""
+
+    @property
+    def lost_since_s(self) -> float | None: ...
+    def send(self, message: FromAgent) -> bool: ...
+    async def run(self) -> object: ...
+
+
+class GatewayEnd(Gateway, Protocol):
+    """The link to the node's gateway."""
+
+    async def run(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What the agent talks to besides its keeper."""
+
+    writer: Writer
+    build_dialer: Callable[[Callable[[], Hello], Callable[[FromController], None], Callable[[bool, str], None]], Dialer]
+    """(build_hello, on_message, on_change)"""
+    build_gateway: Callable[[Callable[[GatewayFacts], None]], GatewayEnd]
+    """(on_facts)"""
+    nodes: tuple[str, ...]
+    version: str
+    own_env: Mapping[str, str]
+
+
+class AgentProcess:
+    """One agent, from its keeper's first packet to its keeper's end."""
+
+    def __init__(self, join: Join, channel: socket.socket, ends: Ends) -> None:
+        self.join = join
+        self.ends = ends
+        self.agent: Agent | None = None
+        """None until the keeper's inventory is in."""
+        self._loop = asyncio.get_running_loop()
+        self._code: asyncio.Future[int] = self._loop.create_future()
+        self._keeper = KeeperLink(channel, self._on_packet, lambda: self._end_with(0))
+        self._lag = LagMeter()
+        self._outbox = Outbox()
+        self._estate: Estate | None = None
+        self._dialer: Dialer | None = None
+        self._nonce = ""
+        self._has_change = False
+        self._is_ending = False
+        self._orphaned_s = 0.0
+
+    async def run(self) -> int:
+        """Live until the keeper goes away (0) or a bug shows (70)."""
+        self._loop.set_exception_handler(self._on_bug)
+        self._keeper.start()
+        beat = asyncio.create_task(self._beat_keeper())
+        lag = asyncio.create_task(self._lag.run())
+        try:
+            return await self._code
+        finally:
+            beat.cancel()
+            lag.cancel()
+            if self.agent is not None:
+                await self.agent.close()
+            self._keeper.close()
+
+    # --- the keeper ------------------------------------------------------------------
+
+    def _on_packet(self, packet: ToAgent, descriptors: list[int]) -> None:
+        match packet:
+            case Inventory():
+                self._estate = Estate(packet)
+            case Handover() if self._estate is not None:
+                self._estate.take(packet, descriptors)
+            case InventoryDone() if self._estate is not None:
+                self._begin(self._estate)
+            case _ if self.agent is not None and not isinstance(packet, Handover | InventoryDone):
+                self.agent.take(packet)
+
+    def _begin(self, estate: Estate) -> None:
+        """Know what runs; adopt it; dial. Without a wait in it: the keeper's next packet may be here already."""
+        inventory, threads = estate.inventory, Threads()
+        # A gateway is told of an exit even before the controller.
+        gateway = self.ends.build_gateway(lambda facts: agent.pass_facts(facts))
+        site = Site(
+            join=self.join,
+            keeper=self._keeper,
+            writer=self.ends.writer,
+            ports=Ports(),
+            exec_probes=ExecProbes(self._keeper),
+            lag=self._lag,
+            threads=threads,
+            has_namespace=inventory.has_namespace,
+            never=frozenset({os.getpid(), inventory.keeper_pid, 1}),
+            own_env=self.ends.own_env,
+            nodes=self.ends.nodes,
+            address=find_own_address(self.join.addresses),
+            report=lambda replica, event: self._outbox.say(Report(replica, event)),
+            on_down=gateway.drop,
+            on_change=self._note_change,
+        )
+        self.agent = agent = Agent(site, self._outbox, gateway, self.end_node)
+        agent.gateway_port = inventory.gateway_port
+        estate.adopt_all(agent, read_memory(self.join.node_dir))
+        agent.start(gateway.run())
+        agent.start(self._serve(agent, inventory))
+        agent.start(self._beat_controller())
+        agent.start(self._watch_orphan(agent))
+
+    async def _beat_keeper(self) -> None:
+        while True:
+            self._keeper.send(AgentBeat())
+            await asyncio.sleep(KEEPER_BEAT_S)
+
+    # --- the controller ----------------------------------------------------------------
+
+    async def _serve(self, agent: Agent, inventory: Inventory) -> None:
+        """Stay connected to the controller."""
+        self._nonce = await _read_nonce(agent.site.threads, self.join.attempt_dir)
+        dialer = self.ends.build_dialer(
+            lambda: self._build_hello(agent, inventory),
+            agent.obey,
+            lambda is_connected, reason: agent.retell() if is_connected else None,
+        )
+        self._dialer = dialer
+        self._outbox.attach(dialer)
+        await dialer.run()  # returns only when this node was refused, which `obey` heard
+
+    def _build_hello(self, agent: Agent, inventory: Inventory) -> Hello:
+        return Hello(
+            node=self.join.node,
+            version=self.ends.version,
+            nonce=self._nonce,
+            python=sys.executable,
+            agent_starts=inventory.starts,
+            pid=os.getpid(),
+            host_pid=inventory.agent_host_pid,
+            keeper_host_pid=inventory.keeper_host_pid,
+            outer_pid=inventory.outer_pid,
+            has_namespace=inventory.has_namespace,
+            weaker=inventory.weaker,
+            gateway_port=agent.gateway_port,
+            observed=agent.observe(),
+        )
+
+    async def _beat_controller(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now_s = self._loop.time()
+            beat = Beat(
+                loop_lag_s=self._lag.worst_since(now_s - BEAT_S),
+                load_per_cpu=read_load_per_cpu(),
+                memory_free_mib=read_memory_free_mib(),
+                log_lines_lost=self.ends.writer.lost_lines,
+                journal_stuck_s=self.ends.writer.stuck_s(now_s),
+            )
+            self._outbox.say_now(beat)
+
+    async def _watch_orphan(self, agent: Agent) -> None:
+        """End the node when the controller was gone for the grace, while we ourselves were awake."""
+        started_s = self._loop.time()
+        while not self._is_ending:
+            await asyncio.sleep(ORPHAN_TICK_S)
+            lost_since_s = self._dialer.lost_since_s if self._dialer is not None else started_s
+            is_calm = self._lag.worst_since(self._loop.time() - ORPHAN_TICK_S) < CALM_S
+            if lost_since_s is None:
+                self._orphaned_s = 0.0
+            elif is_calm:
+                self._orphaned_s += ORPHAN_TICK_S
+            if self._orphaned_s >= agent.orphan_grace_s:
+                self.end_node(f"no controller for {agent.orphan_grace_s:g} s")
+
+    # --- its end ---------------------------------------------------------------------------
+
+    def end_node(self, reason: str) -> None:
+        """End the node: once."""
+        if not self._is_ending and self.agent is not None:
+            self._is_ending = True
+            self.agent.start(self._end_node(self.agent, reason))
+
+    async def _end_node(self, agent: Agent, reason: str) -> None:
+        self._outbox.say_now(NodeEnding(reason=reason))
+        try:
+            await agent.site.threads.run(self.ends.writer.flush, FLUSH_S)
+        except TransientError:
+            pass
+        self._keeper.send(End(reason=reason))
+
+    def _note_change(self) -> None:
+        """Write down what is known, once per turn of the loop however much changed."""
+        if not self._has_change:
+            self._has_change = True
+            self._loop.call_soon(self._write_memory)
+
+    def _write_memory(self) -> None:
+        self._has_change = False
+        if self.agent is not None:
+            path = os.path.join(self.join.node_dir, FILE)
+            self.ends.writer.replace(path, build_memory(self.agent.remember()))
+
+    def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        loop.default_exception_handler(context)
+        self._end_with(BUG)
+
+    def _end_with(self, code: int) -> None:
+        if not self._code.done():
+            self._code.set_result(code)
+
+
+async def _read_nonce(threads: Threads, attempt_dir: str) -> str:
+    """Read the run directory's nonce; empty when it does not come: the controller then refuses this node by name."""
+    for _ in range(NONCE_TRIES):
+        try:
+            return await threads.run(_read_text, os.path.join(attempt_dir, NONCE))
+        except TransientError:
+            continue
+        except OSError:
+            break
+    return ""
+
+
+def _read_text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read().strip()
+
+
+def find_own_address(controllers: tuple[tuple[str, int], ...]) -> str:
+    """Find the address by which this node reaches its controller; no packet is sent.
+
+    Only literal addresses are asked: a name service may hang.
+    """
+    for host, port in controllers:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                socket.inet_pton(family, host)
+                probe.connect((host, port))
+                return str(probe.getsockname()[0])
+            except OSError:
+                continue
+    return "127.0.0.1"

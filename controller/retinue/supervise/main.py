@@ -1,0 +1,273 @@
+"""The controller process: the real edges around the run, and the one loop.
+
+Started by the stub, again and again if need be. Everything slow is somebody
+else's: files are the writer thread's, launches are the stub's, nodes are the
+agents'. This process only takes happenings off one queue.
+"""
+
+import argparse
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from retinue.channel.messages import Answer, Ask, FromAgent, FromController, Hello, Refused, Welcome
+from retinue.channel.server import AgentConnection, ChannelServer, ChannelSettings
+from retinue.launch.local import build_local_launch
+from retinue.plan.records import Plan
+from retinue.supervise.fleet import Fleet
+from retinue.supervise.gateway_port import build_port_candidates
+from retinue.supervise.happenings import (
+    AgentJoined,
+    AgentLeft,
+    AgentSaid,
+    Happening,
+    NodeGone,
+    OperatorAsked,
+    StubGone,
+    StubHello,
+    Ticked,
+)
+from retinue.supervise.keys import RunKeys, prepare_keys
+from retinue.supervise.orphaned import end_orphaned_run
+from retinue.supervise.recorder import Recorder
+from retinue.supervise.snapshot import build_verdict
+from retinue.supervise.run import Run
+from retinue.supervise.store import StateStore
+from retinue.supervise.to_stub import StubLink
+from retinue.supervise.trainer import build_trainer_environment
+from retinue.terms import run as files
+from retinue.terms.record import from_json
+from retinue.terms.run import RunRecord
+
+TICK_S = 1.0
+SNAPSHOT_S = 0.1
+
+
+class RealClock:
+    """Implements `edges.Clock`; the loop's time is CLOCK_MONOTONIC, so due times outlive this process."""
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def now_utc(self) -> float:
+        return time.time()
+
+
+class RealTimers:
+    """Implements `edges.Timers`."""
+
+    def __init__(self, post: "Controller") -> None:
+        self._post = post
+        self._handles: dict[str, asyncio.TimerHandle] = {}
+
+    def set(self, name: str, due_s: float, happening: Happening) -> None:
+        self.cancel(name)
+        self._handles[name] = asyncio.get_running_loop().call_at(due_s, self._fire, name, happening)
+
+    def _fire(self, name: str, happening: Happening) -> None:
+        self._handles.pop(name, None)
+        self._post.post(happening)
+
+    def cancel(self, name: str) -> None:
+        handle = self._handles.pop(name, None)
+        if handle is not None:
+            handle.cancel()
+
+
+class RealAgents:
+    """Implements `edges.Agents` over the channel server."""
+
+    def __init__(self, server: ChannelServer) -> None:
+        self._server = server
+
+    def send(self, node: str, message: FromController) -> None:
+        self._server.send(node, message)
+
+    def expect(self, node: str) -> None:
+        self._server.expect(node)
+
+    def forget(self, node: str) -> None:
+        self._server.forget(node)
+
+
+class Controller:
+    """Implements `edges.Edges` and the channel's `ControllerSide`; owns the queue."""
+
+    def __init__(
+        self, record: RunRecord, plan: Plan, keys: RunKeys, sockets: "Sockets", env: Mapping[str, str]
+    ) -> None:
+        self.record, self.plan, self.env = record, plan, env
+        self.queue: asyncio.Queue[Happening] = asyncio.Queue()
+        settings = ChannelSettings(
+            run_id=record.run_id,
+            nonce=keys.nonce,
+            version=record.version,
+            ca_pem=keys.ca_pem,
+            cert_pem=keys.cert_pem,
+            key_pem=keys.key_pem,
+        )
+        self.server = ChannelServer(sockets.listener, settings, self)
+        self.clock = RealClock()
+        self.timers = RealTimers(self)
+        self.agents = RealAgents(self.server)
+        self.stub = StubLink(sockets.stub, self.post)
+        self.stop_fd = sockets.stop_fd
+        self.store = StateStore(Path(record.node_dir) / "controller" / "state.jsonl")
+        self.gateway_ports = build_port_candidates(record.run_id, read_ephemeral_range())
+        join_path = str(Path(record.run_dir) / files.JOIN / f"{plan.allocation.nodes[0].name}.pem")
+        self.launch_order = build_local_launch(record.python, join_path, env)
+        self.recorder = Recorder(record)
+        self.journal = self.recorder
+        fleet = Fleet(plan, self, find_secrets(plan, env))
+        self.run = Run(plan, self, fleet, self._build_trainer_order if plan.trainer.argv else None)
+        self._is_over = asyncio.Event()
+        self._soon: asyncio.TimerHandle | None = None
+
+    # --- edges -------------------------------------------------------------------
+
+    def post(self, happening: Happening) -> None:
+        self.queue.put_nowait(happening)
+
+    def finish(self, exit_code: int) -> None:
+        verdict = build_verdict(self.run, self.record, exit_code, self.clock.now_utc())
+        if self.stub.is_gone:
+            verdict = end_orphaned_run(self.record, self.plan, verdict)
+            self.recorder.write_verdict(verdict)
+        self.recorder.write_snapshots(self.run)
+        self.stub.order({"op": "finish", "exit_code": exit_code, "verdict": verdict})
+        self._is_over.set()
+
+    def _build_trainer_order(self, port: int) -> dict[str, Any]:
+        env = build_trainer_environment(self.plan, self.record, self.env, port)
+        return {"op": "trainer", "argv": list(self.plan.trainer.argv), "env": env, "cwd": self.record.start_dir}
+
+    # --- the channel's side --------------------------------------------------------
+
+    def on_agent(self, connection: AgentConnection, hello: Hello) -> Welcome | Refused:
+        if hello.node not in self.run.nodes.views:
+            return Refused(f"{hello.node} is not a node of this run")
+        if self.run.nodes.views[hello.node].is_lost:
+            return Refused(f"{hello.node} was given up: {self.run.nodes.views[hello.node].lost_cause}")
+        self.post(AgentJoined(hello.node, hello))
+        return Welcome(self.record.run_id, self.record.attempt, self.plan.orphan_grace_s)
+
+    def on_message(self, node: str, message: FromAgent) -> None:
+        self.post(AgentSaid(node, message))
+
+    def on_left(self, node: str, reason: str) -> None:
+        self.post(AgentLeft(node))
+
+    def on_lost(self, node: str, reason: str) -> None:
+        self.post(NodeGone(node, reason))
+
+    async def on_operator(self, ask: Ask) -> Answer:
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.post(OperatorAsked(ask, answered.set_result))
+        return await answered
+
+    # --- the loop --------------------------------------------------------------------
+
+    async def main(self) -> int:
+        """Run until the run is over; every task here lives as long as this does."""
+        state, seats = self.store.load()
+        if state is not None:
+            self.run.restore(state, seats)
+        asyncio.get_running_loop().add_reader(self.stop_fd, self._lose_stub)
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self.server.run()),
+                group.create_task(self.stub.run()),
+                group.create_task(self._tick()),
+                group.create_task(self._handle_all()),
+            ]
+            await self._is_over.wait()
+            await self.stub.drain()
+            for task in tasks:
+                task.cancel()
+        self.recorder.close()
+        return 0
+
+    async def _handle_all(self) -> None:
+        while True:
+            happening = await self.queue.get()
+            if isinstance(happening, StubHello):
+                self.recorder.begin(happening.starts)
+            self.run.handle(happening)
+            self._snapshot_soon()
+
+    async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while True:
+            due_s = max(due_s + TICK_S, loop.time())
+            await asyncio.sleep(due_s - loop.time())
+            lag_s = loop.time() - due_s
+            self.server.check_silence(lag_s)
+            self.post(Ticked(lag_s))
+
+    def _snapshot_soon(self) -> None:
+        """Write snapshots shortly after a burst of happenings, so that files follow within a moment."""
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_later(SNAPSHOT_S, self._snapshot)
+
+    def _snapshot(self) -> None:
+        self._soon = None
+        self.recorder.write_snapshots(self.run)
+
+    def _lose_stub(self) -> None:
+        asyncio.get_running_loop().remove_reader(self.stop_fd)
+        self.stub.is_gone = True
+        self.post(StubGone())
+
+
+class Sockets:
+    """What the stub handed over, by number."""
+
+    def __init__(self, listener_fd: int, stub_fd: int, stop_fd: int) -> None:
+        self.listener = socket.socket(fileno=listener_fd)
+        self.listener.setblocking(False)
+        self.stub = socket.socket(fileno=stub_fd)
+        self.stub.setblocking(False)
+        self.stop_fd = stop_fd
+        for fd in (listener_fd, stub_fd, stop_fd):
+            os.set_inheritable(fd, False)
+
+
+def read_ephemeral_range() -> tuple[int, int]:
+    """Read ip_local_port_range; the kernel's default where it cannot be read."""
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    except (OSError, ValueError):
+        return 32768, 60999
+    return int(low), int(high)
+
+
+def find_secrets(plan: Plan, env: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Resolve `env:NAME` references; the pre-flight has checked that all are there."""
+    return {
+        service.name: {name: env[source] for name, source in service.env_secrets if source in env}
+        for service in plan.services
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    """`python -m retinue controller run.json --listener FD --stub FD --stop FD`."""
+    parser = argparse.ArgumentParser(prog="retinue controller")
+    parser.add_argument("record", type=Path)
+    parser.add_argument("--listener", type=int, required=True)
+    parser.add_argument("--stub", type=int, required=True)
+    parser.add_argument("--stop", type=int, required=True)
+    options = parser.parse_args(argv)
+    record = from_json(options.record.read_bytes(), RunRecord)
+    plan = from_json((options.record.parent / files.PLAN).read_bytes(), Plan)
+    sockets = Sockets(options.listener, options.stub, options.stop)
+    keys = prepare_keys(record, plan, sockets.listener.getsockname()[1])
+
+    async def run() -> int:
+        return await Controller(record, plan, keys, sockets, os.environ).main()
+
+    return asyncio.run(run())

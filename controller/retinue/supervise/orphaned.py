@@ -1,0 +1,80 @@
+"""The end of a run whose stub was killed: the controller does what the stub would have done.
+
+Blocks on purpose: nothing is left to decide, and every wait has a limit.
+"""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from retinue.journal.lock import release_lock
+from retinue.node.census import build_census, find_left, kill_left
+from retinue.plan.records import Plan
+from retinue.terms import run as files
+from retinue.terms.run import RunRecord
+
+NODE_LIMIT_S = 10.0
+"""How long the outer process may take: it sees the end of the stub's pipe by itself."""
+TRAINER_LIMIT_S = 10.0
+"""Longest grace for what the trainer started; PDEATHSIG has told its first process already."""
+KILL_LIMIT_S = 10.0
+
+
+def end_orphaned_run(record: RunRecord, plan: Plan, verdict: dict[str, Any]) -> dict[str, Any]:
+    """End every process tagged with this run, remove its directories on this host, and say so in the verdict."""
+    node_dir = Path(record.node_dir)
+    parts = node_dir / "controller"
+    _wait(lambda: not _has_others(node_dir, parts), NODE_LIMIT_S)
+    census = build_census({"RETINUE_RUN_ID": record.run_id})
+    for pid in find_left(census):
+        _signal(pid, signal.SIGTERM)
+    _wait(lambda: not find_left(census), min(plan.trainer.grace_s, TRAINER_LIMIT_S))
+    left = kill_left(census, lambda: None, KILL_LIMIT_S)
+    shutil.rmtree(parts, ignore_errors=True)
+    is_gone = _remove(node_dir)
+    release_lock(Path(record.run_dir) / files.LOCK, record.run_id)
+    host = plan.allocation.nodes[0].name
+    nodes = {
+        name: node
+        if name != host
+        else node | {"clean": "true" if is_gone and not left else "false", "left": list(left), "rung": "tag"}
+        for name, node in verdict["nodes"].items()
+    }
+    words = {node["clean"] for node in nodes.values()}
+    clean = next((word for word in ("false", "unknown") if word in words), "true")
+    return verdict | {"nodes": nodes, "clean": clean, "ended_utc": time.time()}
+
+
+def _has_others(node_dir: Path, own: Path) -> bool:
+    """Whether the node's own part of the directory is still there."""
+    try:
+        return any(entry != own for entry in node_dir.iterdir())
+    except OSError:
+        return False
+
+
+def _remove(node_dir: Path) -> bool:
+    try:
+        node_dir.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _wait(condition: Callable[[], object], limit_s: float) -> None:
+    until_s = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < until_s:
+        time.sleep(0.05)
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,75 @@
+"""Everything the controller writes for others, through the one writer thread.
+
+A full or hung file system costs what is written, never a decision: nothing here
+waits for the run directory.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from retinue.journal.events import EventLine
+from retinue.journal.status import JournalStatus
+from retinue.journal.writer import Writer
+from retinue.supervise.run import Run
+from retinue.supervise.snapshot import build_endpoints, build_status
+from retinue.terms import run as files
+from retinue.terms.record import to_json, to_pretty_json
+from retinue.terms.run import RunRecord
+
+FLUSH_S = 5.0
+"""How long the end of a run may wait for its journal."""
+LOCK_PERIOD_S = 10.0
+EVENTS_PER_START = 10**9
+"""More events than one controller can write."""
+
+
+class Recorder:
+    """Implements `edges.Journal`; writes status, endpoints and the lock's sign of life."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self._dir = Path(record.attempt_dir)
+        self._writer = Writer()
+        self._seq = 0
+        self._endpoints = b""
+        self._epoch = 0
+        self._locked_s = 0.0
+
+    def begin(self, starts: int) -> None:
+        """Number this controller's events after those of the ones before, without reading what they wrote."""
+        self._seq = max(self._seq, (starts - 1) * EVENTS_PER_START)
+
+    def note(self, subject: str, event: str, reason: str, before: str = "", after: str = "", detail: str = "") -> None:
+        self._seq += 1
+        line = EventLine(self._seq, time.time(), subject, event, reason, before, after, detail)
+        self._writer.append(self._dir / files.EVENTS, to_json(line) + b"\n", is_vital=True)
+
+    def write_snapshots(self, run: Run) -> None:
+        """Write what changed: status always, endpoints when they differ, the lock now and then."""
+        now_s = time.monotonic()
+        status = build_status(run, self._record, os.getpid(), time.time(), self._describe(now_s))
+        self._writer.replace(self._dir / files.STATUS, to_pretty_json(status))
+        endpoints = to_json(build_endpoints(run, self._record, 0))
+        if endpoints != self._endpoints:
+            self._endpoints = endpoints
+            self._epoch = max(self._epoch + 1, int(time.time() * 1000))
+            self._writer.replace(
+                self._dir / files.ENDPOINTS, to_pretty_json(build_endpoints(run, self._record, self._epoch))
+            )
+        if now_s - self._locked_s > LOCK_PERIOD_S:
+            self._locked_s = now_s
+            self._writer.touch(Path(self._record.run_dir) / files.LOCK)
+
+    def _describe(self, now_s: float) -> JournalStatus:
+        writer = self._writer
+        return JournalStatus(writer.stuck_s(now_s), writer.lost_lines, writer.last_error)
+
+    def write_verdict(self, verdict: dict[str, Any]) -> None:
+        """Write the verdict when there is no stub to do it."""
+        self._writer.replace(self._dir / files.VERDICT, to_pretty_json(verdict))
+
+    def close(self) -> None:
+        """Wait for what is written, but never for ever."""
+        self._writer.stop(FLUSH_S)

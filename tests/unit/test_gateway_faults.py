@@ -1,0 +1,53 @@
+"""Whose fault a failed exchange was."""
+
+import errno
+
+import aiohttp
+import pytest
+from aiohttp.client_reqrep import ConnectionKey
+
+from retinue.gateway.faults import BLAMES, Blame, translate_error
+
+KEY = ConnectionKey("127.0.0.1", 1, False, True, None, None, None)
+
+
+def list_client_errors() -> list[type[Exception]]:
+    kinds = [getattr(aiohttp, name) for name in dir(aiohttp)]
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, aiohttp.ClientError)]
+
+
+def test_every_error_of_the_client_library_is_one_we_thought_of() -> None:
+    fallback = BLAMES[-1][0]
+    named = {kind for kind, _ in BLAMES[:-1]}
+    unmapped = [kind for kind in list_client_errors() if not any(issubclass(kind, known) for known in named)]
+    # Redirects are never followed, URLs are always http, uploads are not tracked: the fallback has these.
+    impossible = ("ClientError", "RedirectClientError", "NonHttpUrl", "UploadAborted")
+    assert [kind for kind in unmapped if not kind.__name__.startswith(impossible)] == []
+    assert fallback is aiohttp.ClientError
+
+
+@pytest.mark.parametrize("number", [errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT])
+def test_a_connect_that_failed_is_the_backends_absence(number: int) -> None:
+    fault = translate_error(aiohttp.ClientConnectorError(KEY, OSError(number, "x")))
+    assert fault.blame is Blame.UNREACHED
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM])
+def test_our_own_shortage_is_never_the_backends_fault(number: int) -> None:
+    assert translate_error(aiohttp.ClientConnectorError(KEY, OSError(number, "x"))).blame is Blame.OURS
+    assert translate_error(OSError(number, "x")).blame is Blame.OURS
+
+
+def test_a_connection_that_ended_before_the_answer_may_have_been_seen() -> None:
+    assert translate_error(aiohttp.ServerDisconnectedError()).blame is Blame.BROKEN
+    assert translate_error(aiohttp.ClientOSError(errno.ECONNRESET, "x")).blame is Blame.BROKEN
+    assert translate_error(ConnectionResetError()).blame is Blame.BROKEN
+
+
+def test_a_connect_timeout_is_not_a_broken_exchange() -> None:
+    assert translate_error(aiohttp.ConnectionTimeoutError()).blame is Blame.UNREACHED
+
+
+def test_the_cause_never_quotes_what_was_exchanged() -> None:
+    fault = translate_error(aiohttp.ClientPayloadError("secret body"))
+    assert "secret" not in str(fault)

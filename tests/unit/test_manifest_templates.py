@@ -1,0 +1,180 @@
+"""Templates: parameters and their mistakes, what lies over what, and whose line is shown."""
+
+import pytest
+
+from retinue.errors import ManifestError
+from retinue.manifest.load import check_manifest, load_manifest
+from retinue.manifest.schema import Manifest, Service
+from retinue.manifest.template import Shelf, parse_template
+
+HEAD = "retinue: 1\nrun: {name: x}\n"
+
+SERVER = """\
+template: 1
+description: a server
+kind: judge
+parameters:
+  model: {type: path, required: true, description: where the weights are}
+  threads: {type: integer, default: 2}
+  wait: {type: duration, default: 5s}
+  ratio: {type: number, default: 0.5}
+  verbose: {type: boolean, default: false}
+  flags: {type: list, default: []}
+  mode: {type: string, choices: [fast, exact]}
+  limits.disk: {type: size, default: 1GiB}
+service:
+  command: [serve, "{with.model}", "{with.flags}", "-t{with.threads}", "{port}", "{{with.model}}"]
+  replicas: 2
+  cwd: "{with.mode}"
+  env: {RATIO: "{with.ratio}", WAIT: "{with.wait.seconds}", DISK: "{with.limits.disk.bytes}", V: "{with.verbose}"}
+  port_reuse: "{with.verbose}"
+  restart: {limit: 7, backoff: "{with.wait}"}
+  probes: {readiness: {http: /health, period: 3s}}
+"""
+
+
+def shelf(**texts: str) -> Shelf:
+    return Shelf({name: (f"team/{name}.yaml", text) for name, text in texts.items()})
+
+
+def load(service: str, **texts: str) -> Manifest:
+    return load_manifest(f"{HEAD}services:\n  a: {service}\n", "m", lambda directories: shelf(server=SERVER, **texts))
+
+
+def findings(service: str, **texts: str) -> list[str]:
+    text = f"{HEAD}services:\n  a: {service}\n"
+    return [f.render("m") for f in check_manifest(text, lambda directories: shelf(server=SERVER, **texts))]
+
+
+def loaded(service: str) -> Service:
+    return load(service).services["a"]
+
+
+def test_parameters_are_typed_spliced_and_left_out_where_they_are_absent() -> None:
+    service = loaded("{template: server, with: {model: /m, flags: [-a, '{node}'], limits: {disk: 2KiB}}}")
+    assert service.command == ("serve", "/m", "-a", "{node}", "-t2", "{port}", "{{with.model}}")
+    assert service.env == {"RATIO": "0.5", "WAIT": "5", "DISK": "2048", "V": "false"}
+    assert (service.cwd, service.port_reuse, service.restart.backoff_s) == (None, False, 5.0)
+    assert (service.kind, service.template, service.with_) == ("judge", None, {})
+
+
+def test_keys_beside_the_template_lie_over_it_mapping_by_mapping() -> None:
+    service = loaded("{template: server, with: {model: /m}, restart: {limit: 1}, env: {MORE: x}, kind: command}")
+    assert (service.restart.limit, service.restart.backoff_s) == (1, 5.0)
+    assert list(service.env) == ["RATIO", "WAIT", "DISK", "V", "MORE"]
+    assert service.kind == "command"
+
+
+def test_another_kind_of_probe_or_count_replaces_the_templates_instead_of_fighting_it() -> None:
+    service = loaded("{template: server, with: {model: /m}, per_node: all, probes: {readiness: {tcp: true}}}")
+    assert service.probes.readiness is not None
+    assert (service.probes.readiness.http, service.probes.readiness.tcp) == (None, True)
+    assert service.probes.readiness.period_s == 3.0
+    assert service.per_node == "all"
+
+
+PARAMETERS = [
+    (
+        "{template: server}",
+        ["m:4:7: services.a.template: template 'server' needs the parameter 'model'; where the weights are"],
+    ),
+    (
+        "{template: server, with: {modell: /m, model: /m}}",
+        ["m:4:32: services.a.with.modell: template 'server' has no parameter 'modell'; did you mean 'model'?"],
+    ),
+    ("{template: server, with: {model: ''}}", ["m:4:39: services.a.with.model: is an empty path"]),
+    (
+        "{template: server, with: {model: /m, threads: 2.5, wait: 5, ratio: nan, verbose: no, flags: x, mode: slow, "
+        "limits: {disk: 5, inodes: 1}}}",
+        [
+            "m:4:52: services.a.with.threads: is a whole number, not '2.5'; write it like '4'",
+            "m:4:63: services.a.with.wait: '5' has no unit; write '5s', '5m' or '5h'",
+            "m:4:73: services.a.with.ratio: is a number, not 'nan'; write it like '0.9'",
+            "m:4:87: services.a.with.verbose: is true or false, not 'no'; write 'false'",
+            "m:4:98: services.a.with.flags: is a list, not the text 'x'; write [x]",
+            "m:4:107: services.a.with.mode: is fast or exact, not 'slow'",
+            "m:4:128: services.a.with.limits.disk: '5' has no unit; write '5MiB', '5GiB' or '5B'",
+            "m:4:131: services.a.with.limits.inodes: template 'server' has no parameter 'limits.inodes'; "
+            "did you mean 'limits.disk'?",
+        ],
+    ),
+    (
+        "{template: server, with: {model: /m, limits: 1GiB}}",
+        ["m:4:51: services.a.with.limits: is a mapping, not '1GiB'"],
+    ),
+    ("{template: server, with: }", ["m:4:25: services.a.with: is a mapping, not nothing"]),
+    (
+        "{template: servre, with: {x: y}}",
+        ["m:4:17: services.a.template: there is no template 'servre'; did you mean 'server'?"],
+    ),
+    ("{template: }", ["m:4:7: services.a.template: is text, not nothing"]),
+    (
+        "{template: server, with: {model: /m}, command: [x]}",
+        ["m:4:44: services.a.command: has both 'template' and 'command'; the template brings the command"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("service", "expected"), PARAMETERS)
+def test_a_wrong_parameter_is_shown_at_the_manifests_own_line(service: str, expected: list[str]) -> None:
+    assert findings(service) == expected
+
+
+def test_a_bad_placeholder_in_a_parameter_is_shown_where_it_was_written() -> None:
+    expected = ["m:4:50: services.a.command[2]: unknown placeholder '{prot}'; did you mean '{port}'?"]
+    assert findings("{template: server, with: {model: /m, flags: ['{prot}']}}") == expected
+
+
+def test_a_mistake_a_template_makes_names_the_template_and_its_line() -> None:
+    team = "template: 1\ndescription: x\nservice:\n  command: [x]\n  stop: {grace: 5}\n"
+    hint = "write '5s', '5m' or '5h'"
+    expected = [f"m:4:17: services.a.stop.grace: '5' has no unit (in template team/team.yaml:5:17); {hint}"]
+    assert findings("{template: team}", team=team) == expected
+
+
+def test_a_template_that_cannot_be_read_is_one_line_per_mistake_in_it() -> None:
+    team = "template: 1\ndescription: x\nsrevice: {command: [x]}\n"
+    assert findings("{template: team, min_ready: 5}", team=team) == [
+        "m:4:17: services.a.template: in template team/team.yaml:1:1: service: is missing",
+        "m:4:17: services.a.template: in template team/team.yaml:3:1: unknown key 'srevice'; did you mean 'service'?",
+        "m:4:34: services.a.min_ready: must be at most 1, the number of replicas, not 5; lower it, or raise replicas",
+    ]
+
+
+TEMPLATE_FILES = [
+    (
+        "parameters: {Model: {type: path}}\nservice: {command: [x]}",
+        "3:14: parameters.Model: 'Model' is not a parameter's name; write it like 'model'",
+    ),
+    (
+        "parameters: {a: {type: int}}\nservice: {command: [x]}",
+        "3:24: parameters.a.type: is string, integer, number, "
+        "boolean, duration, size, path or list, not 'int'; did you mean 'integer'?",
+    ),
+    (
+        "parameters: {a: {type: integer, default: x}}\nservice: {command: [x]}",
+        "3:42: parameters.a.default: is a whole number, not 'x'; write it like '4'",
+    ),
+    (
+        "parameters: {a: {type: path, required: true, default: x}}\nservice: {command: [x]}",
+        "3:46: parameters.a.default: a required parameter has no use for a default",
+    ),
+    (
+        "parameters: {model: {type: path}}\nservice: {command: ['{with.modle}']}",
+        "4:21: service.command[0]: '{with.modle}' is not a parameter; did you mean 'with.model'?",
+    ),
+    ("service: {command: [x], template: y}", "3:25: service.template: 'template' does not belong in a template"),
+]
+
+
+@pytest.mark.parametrize(("rest", "expected"), TEMPLATE_FILES)
+def test_a_template_file_is_checked_by_itself(rest: str, expected: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        parse_template(f"template: 1\ndescription: x\n{rest}\n", "t", "t.yaml")
+    assert str(caught.value) == f"t.yaml:{expected}"
+
+
+def test_a_directory_of_templates_that_cannot_be_read_is_a_finding_at_its_line() -> None:
+    text = f"{HEAD}templates: [ours]\nservices: {{a: {{command: [x]}}}}\n"
+    found = check_manifest(text, lambda directories: Shelf({}, dict.fromkeys(directories, "permission denied")))
+    assert [f.render("m") for f in found] == ["m:3:13: templates.ours: cannot read 'ours': permission denied"]
