@@ -55,12 +55,12 @@ class FileWriter:
 
     lost_lines = 0
 
-    def append(self, path: str | Path, data: bytes, is_vital: bool = False) -> None:
+    def append(self, path: str, data: bytes) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab") as file:
             file.write(data)
 
-    def replace(self, path: str | Path, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, mode: int) -> None:
         Path(path).write_bytes(data)
 
     def stuck_s(self, now_s: float) -> float:
@@ -159,6 +159,7 @@ class Stage:
     def __init__(self, where: Path, own_env: dict[str, str]) -> None:
         self.where = where
         self.own_env = own_env
+        self.writer = FileWriter()
         self.run_id = secrets.token_hex(6)
         self.controller: Controller
         self.gateway: GatewaySpy
@@ -210,7 +211,8 @@ class Stage:
         data, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, self._relay, 64, 1)
         self.relay_pid = int(data)
         ends = Ends(
-            writer=FileWriter(),
+            writer=self.writer,
+            notes=FileWriter(),
             build_dialer=self._build_controller,
             build_gateway=self._build_gateway,
             nodes=("n1", "n2"),

@@ -55,7 +55,12 @@ async def test_a_service_that_obeys_its_stop_signal_is_not_killed_hard(tmp_path:
         await stage.wait_file("pid")
         stage.stop("svc/0", 1)
         exited = await stage.wait_exit("svc/0")
-        assert (exited.signal, exited.was_asked, exited.is_killed_hard, exited.left) == (signal.SIGTERM, True, False, ())
+        assert (exited.signal, exited.was_asked, exited.is_killed_hard, exited.left) == (
+            signal.SIGTERM,
+            True,
+            False,
+            (),
+        )
         assert exited.rung == "subreaper"
 
 
@@ -117,7 +122,9 @@ async def test_a_newer_order_waits_until_the_older_incarnation_is_gone_tree_and_
     async with open_stage(tmp_path) as stage:
         first = await stage.start(stage.build_spec(DEAF, stop=StopSpec("TERM", 0.3)))
         await stage.wait_file("pid")
-        look = "import os; f = open('{where}/second', 'w'); f.write(str(os.path.exists('/proc/%d')) + '\\n'); f.close()\n"
+        look = (
+            "import os; f = open('{where}/second', 'w'); f.write(str(os.path.exists('/proc/%d')) + '\\n'); f.close()\n"
+        )
         stage.launch(stage.build_spec(look % first.pid + WAIT, incarnation=2))
         await stage.wait_event("svc/0", Started, 2)
         assert await stage.wait_file("second") == "False"
@@ -153,9 +160,9 @@ async def test_what_happened_while_the_controller_was_away_is_in_the_next_hello(
         stage.controller.disconnect()
         os.kill(started.pid, signal.SIGKILL)
         await wait_for(lambda: not is_alive(started.pid), "death")
-        agent = stage.agent.agent
+        agent = stage.agent.slots
         assert agent is not None
-        await agent.slots["svc/0"].over.wait()
+        await agent.by_replica["svc/0"].over.wait()
         hello = stage.controller.connect()
         (seen,) = hello.observed
         assert seen.exited is not None
@@ -169,9 +176,9 @@ async def test_what_happens_between_hello_and_welcome_is_not_lost(tmp_path: Path
         hello = stage.controller.build_hello()
         assert hello.observed[0].is_running
         os.kill(started.pid, signal.SIGKILL)
-        agent = stage.agent.agent
+        agent = stage.agent.slots
         assert agent is not None
-        await agent.slots["svc/0"].over.wait()
+        await agent.by_replica["svc/0"].over.wait()
         stage.controller.welcome()
         assert (await stage.wait_exit("svc/0")).signal == signal.SIGKILL
 
@@ -189,7 +196,7 @@ async def test_end_node_leaves_nothing_and_says_so_first(tmp_path: Path) -> None
 async def test_an_agent_without_a_controller_ends_its_node_after_the_grace(tmp_path: Path) -> None:
     async with open_stage(tmp_path) as stage:
         started = await stage.start(stage.build_spec(WAIT))
-        agent = stage.agent.agent
+        agent = stage.agent.slots
         assert agent is not None
         agent.orphan_grace_s = 0.5
         stage.controller.disconnect()

@@ -43,9 +43,9 @@ async def test_a_stranger_cannot_take_the_port_before_the_service_listens(tmp_pa
 async def test_the_reservation_is_released_when_the_service_listens(tmp_path: Path) -> None:
     async with open_stage(tmp_path) as stage:
         await stage.start(stage.build_spec(LISTEN, wants_port=True))
-        agent = stage.agent.agent
+        agent = stage.agent.slots
         assert agent is not None
-        await wait_for(lambda: "port" not in agent.slots["svc/0"]._held, "release")
+        await wait_for(lambda: "port" not in agent.by_replica["svc/0"]._held, "release")
 
 
 async def test_without_port_reuse_a_server_that_cannot_share_binds_all_the_same(tmp_path: Path) -> None:

@@ -75,11 +75,13 @@ async def test_a_strangers_answer_on_our_port_is_not_healthy_and_names_the_stran
 
 async def test_nothing_is_ready_before_the_startup_probe_passed(tmp_path: Path) -> None:
     async with open_stage(tmp_path) as stage:
-        startup = ProbeSpec(ProbeKind.STARTUP, exec_argv=("test", "-e", f"{tmp_path}/loaded"), period_s=0.05, timeout_s=5.0)
+        startup = ProbeSpec(
+            ProbeKind.STARTUP, exec_argv=("test", "-e", f"{tmp_path}/loaded"), period_s=0.05, timeout_s=5.0
+        )
         await stage.start(stage.build_spec(SERVE_4, wants_port=True, probes=(READY_HTTP, startup)))
-        agent = stage.agent.agent
+        agent = stage.agent.slots
         assert agent is not None
-        prober = await wait_for(lambda: agent.slots["svc/0"].prober, "prober")
+        prober = await wait_for(lambda: agent.by_replica["svc/0"].prober, "prober")
         await wait_for(lambda: prober.last_causes.get(ProbeKind.STARTUP), "failed startup probe")
         assert not [e for e in stage.controller.events("svc/0") if isinstance(e, ReadinessChanged)]
         (tmp_path / "loaded").touch()

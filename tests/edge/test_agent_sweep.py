@@ -24,7 +24,8 @@ import os, signal, sys
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        code = "import os, signal; f = open('{where}/escapee', 'w'); f.write(str(os.getpid()) + chr(10)); f.close(); signal.pause()"
+        code = "import os, signal; f = open('{where}/escapee', 'w'); f.write(str(os.getpid()) + chr(10));"
+        code += " f.close(); signal.pause()"
         os.execve(sys.executable, [sys.executable, '-S', '-c', code], {'PATH': '/usr/bin'})
     os._exit(0)
 os.wait()

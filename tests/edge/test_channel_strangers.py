@@ -113,9 +113,7 @@ async def test_a_stranger_gets_nowhere_and_disturbs_nobody(listener: socket.sock
 async def test_an_agent_that_says_hello_twice_is_cut_off(listener: socket.socket) -> None:
     desk = Desk()
     async with serving(listener, desk) as server:
-        reply = await say(
-            listener, showing("agent", "n2", authority().run_id), build_frame(HELLO), build_frame(HELLO)
-        )
+        reply = await say(listener, showing("agent", "n2", authority().run_id), build_frame(HELLO), build_frame(HELLO))
         assert b"Welcome" in reply
         assert len(desk.hellos) == 1
         await until(lambda: server.connected == ())
@@ -129,21 +127,20 @@ async def test_an_agent_that_says_nothing_is_cut_off(listener: socket.socket) ->
 async def test_an_agent_does_not_trust_a_controller_of_another_run(listener: socket.socket) -> None:
     desk = Desk()
     own = build_join(listener, run_id=OTHER_RUN, signer=OTHER_RUN)
-    async with serving(listener, desk):
-        async with running(Agent(own)) as agent:
-            await until(lambda: agent.link.last_error)
-            assert "certificate" in agent.link.last_error.lower()
-            assert not agent.link.is_connected
+    async with serving(listener, desk), running(Agent(own)) as agent:
+        await until(lambda: agent.link.last_error)
+        assert "certificate" in agent.link.last_error.lower()
+        assert not agent.link.is_connected
     assert desk.hellos == []
 
 
 async def test_an_agent_does_not_trust_another_agent_as_controller(listener: socket.socket) -> None:
     cert_pem, key_pem = certificate("agent", "n2")
     desk = Desk()
-    async with serving(listener, desk, cert_pem=cert_pem, key_pem=key_pem):
-        async with running(Agent(build_join(listener))) as agent:
-            await until(lambda: agent.link.last_error)
-            assert not agent.link.is_connected
+    own = Agent(build_join(listener))
+    async with serving(listener, desk, cert_pem=cert_pem, key_pem=key_pem), running(own) as agent:
+        await until(lambda: agent.link.last_error)
+        assert not agent.link.is_connected
     assert desk.hellos == []
 
 

@@ -89,8 +89,13 @@ def test_removal_follows_no_link_and_opens_closed_directories(tmp_path: Path, no
 
 def test_a_tree_deeper_than_stack_and_descriptors_is_removed(node_dir: Path) -> None:
     os.close(claim_node_dir(node_dir))
-    script = 'cd "$0"; for i in $(seq 3000); do mkdir d && cd d || exit 1; done; touch bottom'
-    subprocess.run(["bash", "-c", script, str(node_dir)], check=True)
+    fd = os.open(node_dir, os.O_RDONLY)
+    for _ in range(2000):
+        os.mkdir("d", dir_fd=fd)
+        below = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
     assert remove_node_dir(node_dir) == []
     assert not node_dir.exists()
 

@@ -28,6 +28,7 @@ from retinue.supervise.fleet import Fleet, Seat
 from retinue.supervise.happenings import (
     AgentJoined,
     AgentSaid,
+    ChildSeen,
     Happening,
     LaunchExited,
     NodeGone,
@@ -125,6 +126,13 @@ def build_test_plan(
         stop_lanes=tuple(reversed(lanes)),
         **fields,
     )
+
+
+def see_child(child: dict[str, Any] | None) -> ChildSeen | None:
+    """What the stub says of a child in its hello."""
+    if child is None:
+        return None
+    return ChildSeen(child.get("pid", 2), child["running"], code=child.get("code"), signal=child.get("signal"))
 
 
 @dataclass
@@ -398,7 +406,7 @@ class World:
             key.removeprefix("replica:"): seat for key, seat in self.saved.items() if key != "run"
         }
         self.run.restore(state, seats)
-        self.handle(StubHello(self.controller_starts, self.launch, self.trainer))
+        self.handle(StubHello(self.controller_starts, see_child(self.launch), see_child(self.trainer)))
         for node in self.nodes.values():
             self.after(rejoin_s, node.join)
 

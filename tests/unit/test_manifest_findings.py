@@ -253,8 +253,29 @@ def test_a_wrong_entry_does_not_make_references_to_it_wrong() -> None:
     ]
 
 
+def test_a_wrong_item_does_not_move_the_place_of_those_behind_it() -> None:
+    text = f"{HEAD}services: {{a: {{command: [x, [y], {{z: 1}}, '{{prot}}']}}}}\n"
+    assert findings(text) == [
+        "m:3:29: services.a.command[1]: is text, not a list",
+        "m:3:34: services.a.command[2]: is text, not a mapping",
+        "m:3:42: services.a.command[3]: unknown placeholder '{prot}'; did you mean '{port}'?",
+    ]
+
+
+def test_two_cycles_that_share_a_service_are_both_found() -> None:
+    entries = {"a": "b", "b": "a, c", "c": "b"}
+    lines = [f"  {name}: {{command: [x], depends_on: [{wanted}]}}\n" for name, wanted in entries.items()]
+    found = findings(f"{HEAD}services:\n{''.join(lines)}")
+    assert [line.split(": ")[3].split(";")[0] for line in found] == ["a -> b -> a", "b -> c -> b"]
+
+
+def test_one_replica_written_out_is_refused_beside_per_node_too() -> None:
+    text = f"{HEAD}services: {{a: {{command: [x], replicas: 1, per_node: all}}}}\n"
+    assert len(findings(text)) == 1
+
+
 def test_escaped_braces_urls_and_ordinary_egress_rules_are_no_mistake() -> None:
-    text = in_service("env: {A: '{{\"x\": 1}}', B: 'file:///data', C: 'env:TOKEN', D: 'file:/key'}")
+    text = in_service("env: {A: '{{\"x\": 1}}', B: 'file:///data', C: 'env:TOKEN', D: 'file:/k{1}'}")
     rules = ["10.0.0.0/8:443", "10.0.0.0/8", "10.1.2.3", "db.example:5432", "[2001:db8::/32]:443", "2001:db8::1"]
     assert findings(text) == []
     assert findings(in_service(f"egress: {{allow: {rules}}}")) == []

@@ -5,8 +5,9 @@ from typing import Any
 
 import yaml
 
-from retinue.manifest.load import load_manifest
+from retinue.manifest.load import check_manifest, load_manifest
 from retinue.manifest.resolve import dump_manifest
+from retinue.manifest.schema import parse_secret
 
 WORDS = (
     "x",
@@ -96,6 +97,29 @@ def test_random_manifests_survive_being_resolved_and_read_again() -> None:
         assert dump_manifest(load_manifest(resolved, "m")) == resolved
 
 
+def test_only_what_differs_from_the_defaults_is_written() -> None:
+    text = "retinue: 1\nrun: {name: x, drain: 120s}\nservices: {a: {command: [x, no], replicas: 1, egress: off}}\n"
+    assert dump_manifest(load_manifest(text, "m")).splitlines()[1:] == [
+        "retinue: 1",
+        "run:",
+        "  name: x",
+        "services:",
+        "  a:",
+        "    command:",
+        "    - x",
+        "    - 'no'",
+        "    restart:",
+        "      success:",
+        "      - 0",
+        "    egress: 'off'",
+    ]
+
+
+def test_only_references_are_secrets_and_a_url_is_a_value() -> None:
+    asked = ("env:TOKEN", "file:/key", "file:///data", "ENV:x", "http://x", "")
+    assert [parse_secret(value) for value in asked] == [("env", "TOKEN"), ("file", "/key"), None, None, None, None]
+
+
 def test_the_order_of_services_and_groups_is_kept() -> None:
     text = (
         "retinue: 1\nrun: {name: x}\nnodes: {z: {count: 1}, a: {count: rest}}\n"
@@ -127,3 +151,36 @@ def test_the_default_of_success_is_written_down_when_resolved() -> None:
     written = {name: service.restart.success for name, service in services.items()}
     assert written == {"job": (0,), "served": (), "escaped": (0,), "asked": (), "told": (4,)}
     assert [name for name, service in services.items() if service.has_port] == ["served", "told"]
+
+
+def test_a_damaged_text_is_a_report_or_a_manifest_and_never_a_crash() -> None:
+    dice = random.Random(21)
+    scraps = (
+        "{",
+        "}",
+        "[",
+        "]",
+        ":",
+        "\n",
+        "- ",
+        "'",
+        '"',
+        "&a ",
+        "*a",
+        "!!int ",
+        "<<: ",
+        "#",
+        "|",
+        "\t",
+        "{port}",
+        "",
+    )
+    text = yaml.safe_dump(build_manifest(dice), sort_keys=False, allow_unicode=True)
+    for _ in range(150):
+        start = dice.randrange(len(text))
+        damaged = text[:start] + dice.choice(scraps) + text[start + dice.choice((0, 1, 9)) :]
+        findings = check_manifest(damaged)
+        assert all(0 <= finding.line <= damaged.count("\n") + 2 for finding in findings)
+        if not findings:
+            manifest = load_manifest(damaged, "m")
+            assert load_manifest(dump_manifest(manifest), "m") == manifest

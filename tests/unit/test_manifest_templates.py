@@ -125,6 +125,18 @@ def test_a_bad_placeholder_in_a_parameter_is_shown_where_it_was_written() -> Non
     assert findings("{template: server, with: {model: /m, flags: ['{prot}']}}") == expected
 
 
+def test_a_mistake_in_a_key_that_lies_over_the_template_is_the_manifests_own() -> None:
+    expected = ["m:4:57: services.a.env.RATIO: unknown placeholder '{prot}'; did you mean '{port}'?"]
+    assert findings("{template: server, with: {model: /m}, env: {RATIO: '{prot}'}}") == expected
+    expected = ["m:4:61: services.a.cwd: is text, not a list"]
+    assert findings("{template: server, with: {model: /m, mode: fast}, cwd: [x]}") == expected
+
+
+def test_a_number_too_large_for_a_float_is_refused() -> None:
+    expected = ["m:4:50: services.a.with.ratio: '1e999' is too large for a number"]
+    assert findings("{template: server, with: {model: /m, ratio: 1e999}}") == expected
+
+
 def test_a_mistake_a_template_makes_names_the_template_and_its_line() -> None:
     team = "template: 1\ndescription: x\nservice:\n  command: [x]\n  stop: {grace: 5}\n"
     hint = "write '5s', '5m' or '5h'"

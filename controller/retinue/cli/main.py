@@ -7,7 +7,9 @@ ask its controller; commands that look read the run directory.
 import click
 
 from retinue import __version__
-from retinue.cli import inspect_commands, manifest_commands, run_commands
+from retinue.cli.inspect_commands import COMMANDS as INSPECT_COMMANDS
+from retinue.cli.manifest_commands import COMMANDS as MANIFEST_COMMANDS
+from retinue.cli.run_commands import COMMANDS as RUN_COMMANDS
 from retinue.errors import RetinueError
 
 EPILOG = """\b
@@ -31,7 +33,7 @@ def cli() -> None:
     """
 
 
-for command in (*run_commands.COMMANDS, *manifest_commands.COMMANDS, *inspect_commands.COMMANDS):
+for command in (*RUN_COMMANDS, *MANIFEST_COMMANDS, *INSPECT_COMMANDS):
     cli.add_command(command)
 
 

@@ -13,11 +13,12 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from retinue.channel.join import Join
+from retinue.channel.join import read_join
 from retinue.errors import PermanentError
 from retinue.gateway.caller import Doorkeeper, read_own_uid
 from retinue.gateway.desk import Desk, bind_control
@@ -26,7 +27,6 @@ from retinue.gateway.hold import HELD_MAX, KEPT_BYTES_MAX, ReplayBudget, Waiting
 from retinue.gateway.notes import install_notes, log
 from retinue.gateway.proxy import HEADER_BYTES, READ_BYTES, Proxy, open_session
 from retinue.gateway.routes import RouteTable
-from retinue.terms.record import DecodeError, from_json
 
 BACKLOG = 4096
 """Connections that wait while no gateway runs; the kernel caps it at net.core.somaxconn."""
@@ -43,10 +43,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--join", required=True, help="the node's join file: the token is in it, never in argv")
     words = parser.parse_args(argv)
     try:
-        with open(words.join, "rb") as file:
-            token = from_json(file.read(), Join).token
+        token = read_join(Path(words.join)).token
         return run_gateway(words.listen_fd, words.control_fd, words.control_path, token)
-    except (OSError, DecodeError, PermanentError) as error:
+    except (OSError, PermanentError) as error:
         print(f"retinue gateway: cannot start: {error}", file=sys.stderr)
         return PermanentError.exit_code
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 OPEN_LIMIT = 64
 OPEN_S = 1.0
-"""On NFS closing a file is what shows its lines to other nodes and what reports a full disk, so none stays open longer."""
+"""On NFS closing a file shows its lines to other nodes and reports a full disk, so none stays open longer."""
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
@@ -35,11 +35,11 @@ class AppendFiles:
             descriptor = self._find(path)
         except OSError as error:
             return 0, error
-        count, error = write_some(descriptor, content)
-        if error is not None:
+        count, failure = write_some(descriptor, content)
+        if failure is not None:
             # A stale handle or a directory that was removed: the next attempt opens afresh.
             self.forget(path)
-        return count, error
+        return count, failure
 
     def forget(self, path: str) -> OSError | None:
         """Close a file, if it is open; returns what closing said."""
@@ -94,16 +94,16 @@ def append_whole_lines(path: str, content: bytes, is_first: bool) -> tuple[int, 
     except OSError as error:
         return 0, error
     if is_first and _ends_in_half_a_line(path, descriptor):
-        _, error = write_some(descriptor, b"\n")
-        if error is not None:
+        _, failure = write_some(descriptor, b"\n")
+        if failure is not None:
             _close(descriptor)
-            return 0, error
-    count, error = write_some(descriptor, content)
+            return 0, failure
+    count, failure = write_some(descriptor, content)
     closing = _close(descriptor)
-    if error is None and closing is not None:
+    if failure is None and closing is not None:
         # Nobody can say what is on the disk; written again, readers drop the line they have seen.
         return 0, closing
-    return count, error
+    return count, failure
 
 
 def replace_file(path: str, content: bytes, mode: int) -> None:

@@ -9,21 +9,40 @@
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from retinue.errors import EdgeError, PermanentError, TransientError, UsageError
-from retinue.journal.lock import take_lock
+from retinue.journal.files import replace_file
+from retinue.journal.lock import release_lock, take_lock
 from retinue.terms import run as files
 
+RUNS = "retinue-runs"
 HINTS = {
     errno.EACCES: "choose another place with --run-dir",
     errno.EROFS: "choose another place with --run-dir",
+    errno.EPERM: "choose another place with --run-dir",
+    errno.EEXIST: "a file has that name; choose another place with --run-dir",
     errno.ENOTDIR: "a part of the path is a file; choose another place with --run-dir",
     errno.ENOSPC: "free some space, or choose another place with --run-dir",
     errno.EDQUOT: "you are over your quota; free some space, or choose another place with --run-dir",
     errno.ENAMETOOLONG: "choose a shorter --run-dir",
 }
-TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
+TRANSIENT = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EBUSY,
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.ENOMEM,
+        errno.EMFILE,
+        errno.ENFILE,
+    }
+)
 
 
 def build_edge_error(what: str, error: OSError) -> EdgeError:
@@ -33,35 +52,62 @@ def build_edge_error(what: str, error: OSError) -> EdgeError:
     return TransientError(text) if error.errno in TRANSIENT else PermanentError(text)
 
 
-def create_run_dir(run_dir: Path, run_id: str, attempt: int, manifest_text: str) -> Path:
+def create_run_dir(
+    run_dir: Path, run_id: str, attempt: int, manifest_text: str, start_dir: Path | None = None, job: str = ""
+) -> Path:
     """Make the run's directories, take its lock, write the resolved manifest; return the attempt directory.
 
+    Shape:  `latest` is set in `start_dir/retinue-runs` (None: beside the run directory); where that cannot be,
+            commands need the run directory as RUN.
     Errors: PermanentError when the place is not usable or another run owns it; TransientError on a full disk.
     """
-    is_new = not run_dir.exists()
     attempt_dir = run_dir / f"attempt-{attempt}"
+    lock = run_dir / files.LOCK
     try:
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_owner(run_dir)
-        take_lock(run_dir / files.LOCK, run_id, attempt)
+        _check_usable(run_dir)
+        take_lock(lock, run_id, attempt, job)
+    except OSError as error:
+        raise build_edge_error(f"make the run directory {str(run_dir)!r}", error) from error
+    try:
         if attempt_dir.exists():
-            attempt_dir = _make_way(attempt_dir)
-        (attempt_dir / files.LOGS).mkdir(mode=0o700, parents=True)
+            _make_way(attempt_dir)
+        attempt_dir.mkdir(mode=0o700)
+        (attempt_dir / files.LOGS).mkdir(mode=0o700)
         replace_text(run_dir / files.MANIFEST, manifest_text)
         replace_link(run_dir / files.CURRENT, attempt_dir.name)
-        if is_new:
-            replace_link(run_dir.parent / files.LATEST, run_dir.name)
     except OSError as error:
-        raise build_edge_error(f"make the run directory {run_dir}", error) from error
+        # On a full disk not even this may work; the lock is then stale as soon as this process ends.
+        with suppress(OSError):
+            release_lock(lock, run_id)
+        raise build_edge_error(f"make the run directory {str(run_dir)!r}", error) from error
+    with suppress(OSError):
+        _point_latest(run_dir, start_dir)
     return attempt_dir
 
 
-def _check_owner(run_dir: Path) -> None:
+def _point_latest(run_dir: Path, start_dir: Path | None) -> None:
+    runs = run_dir.parent if start_dir is None else start_dir / RUNS
+    runs.mkdir(mode=0o700, exist_ok=True)
+    is_inside = run_dir.parent == runs
+    replace_link(runs / files.LATEST, run_dir.name if is_inside else str(run_dir.absolute()))
+
+
+def _check_usable(run_dir: Path) -> None:
+    """Refuse a directory that is not ours or holds something else; close one that others can look into."""
     found = run_dir.stat()
-    if found.st_uid != os.getuid():
-        raise PermanentError(f"cannot use {run_dir}: it belongs to uid {found.st_uid}, not to you")
-    if found.st_mode & 0o077:
-        run_dir.chmod(0o700)
+    if found.st_uid != os.geteuid():
+        raise PermanentError(f"cannot use {str(run_dir)!r}: it belongs to uid {found.st_uid}, not to you")
+    names = os.listdir(run_dir)
+    if names and not any(name == files.CURRENT or name.startswith((files.LOCK, "attempt-")) for name in names):
+        # Also the protection of a home or team directory from the chmod below.
+        raise PermanentError(f"cannot use {str(run_dir)!r}: it holds other files; name a new directory with --run-dir")
+    run_dir.chmod(0o700)
+    if run_dir.stat().st_mode & 0o077:
+        raise PermanentError(
+            f"cannot use {str(run_dir)!r}: its file system lets others in whatever the mode; "
+            "choose another place with --run-dir"
+        )
 
 
 def _make_way(attempt_dir: Path) -> Path:
@@ -74,19 +120,18 @@ def _make_way(attempt_dir: Path) -> Path:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a 0600 file in one step."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "w") as file:
-        file.write(text)
-    fresh.rename(path)
+    """Write a 0600 file in one step.
+
+    Errors: OSError; an older file stands, nothing of the new one is left.
+    """
+    replace_file(str(path), text.encode(), 0o600)
 
 
 def replace_link(path: Path, target: str) -> None:
     """Point a symbolic link elsewhere in one step; a real file or directory of that name is left alone."""
     if path.exists() and not path.is_symlink():
         return
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    fresh = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(target)
     fresh.rename(path)
@@ -98,7 +143,7 @@ def find_run(run: str | None, cwd: Path) -> Path:
     Shape:  a path, a name under retinue-runs/, or a job id; None: `retinue-runs/latest`.
     Errors: UsageError says where it looked.
     """
-    runs = cwd / "retinue-runs"
+    runs = cwd / RUNS
     if run is None:
         candidates = [runs / files.LATEST]
     else:

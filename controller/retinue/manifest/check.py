@@ -50,8 +50,6 @@ def check_whole(manifest: Manifest, tree: Tree) -> list[Finding]:
     findings += _check_groups(manifest, tree, groups)
     for name, service in manifest.services.items():
         at: Path = ("services", name)
-        if name not in services:
-            continue
         findings += check_service(service, tree, at, groups)
         for field, group in (("per_node", service.per_node), ("place", service.place.on)):
             path = (*at, field, "on") if field == "place" else (*at, field)
@@ -127,7 +125,6 @@ def _check_cycles(manifest: Manifest, tree: Tree) -> list[Finding]:
             path: Path = ("services", first, "depends_on", trail[1])
             shown = " -> ".join(trail)
             findings.append(tree.found(path, f"waits for itself: {shown}", "remove one of them", at_key=True))
-            settled.update(trail)
         settled.add(first)
     return findings
 

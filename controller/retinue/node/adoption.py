@@ -7,7 +7,6 @@ incarnation its old life back, or its end when it ended meanwhile.
 import os
 import signal
 
-from retinue.node.agent import Agent
 from retinue.node.descriptors import close_fds, read_body
 from retinue.node.ending import build_tree
 from retinue.node.exec_probe import is_probe_name
@@ -15,6 +14,7 @@ from retinue.node.incarnation import Incarnation
 from retinue.node.memory import Note, Remembered
 from retinue.node.orders import Handover, Inventory, Kept, Reaped, Release, Signal, SpawnBody, Spawned
 from retinue.node.questions import Subject
+from retinue.node.slots import Slots
 from retinue.terms.launch import LaunchSpec
 from retinue.terms.record import DecodeError, from_json
 
@@ -30,7 +30,7 @@ class Estate:
         """Keep the descriptors of one incarnation until `adopt_all`."""
         self._descriptors[handover.replica, handover.incarnation] = descriptors
 
-    def adopt_all(self, agent: Agent, memory: dict[tuple[str, int], Remembered]) -> None:
+    def adopt_all(self, slots: Slots, memory: dict[tuple[str, int], Remembered]) -> None:
         """Give the agent everything that is kept."""
         newest = {kept.replica: kept.incarnation for kept in sorted(self.inventory.kept, key=lambda k: k.incarnation)}
         for kept in self.inventory.kept:
@@ -39,20 +39,20 @@ class Estate:
             if kept.incarnation < newest[kept.replica] and not is_probe_name(kept.replica):
                 # Followed by another, so it was over and said; the agent died before it could be forgotten.
                 close_fds(descriptors)
-                agent.site.keeper.send(Signal(kept.replica, kept.incarnation, signal.SIGKILL))
-                agent.site.keeper.send(Release(kept.replica, kept.incarnation))
+                slots.site.keeper.send(Signal(kept.replica, kept.incarnation, signal.SIGKILL))
+                slots.site.keeper.send(Release(kept.replica, kept.incarnation))
                 continue
             if is_probe_name(kept.replica):
                 close_fds(descriptors)
-                agent.site.exec_probes.kill_left_over(kept.replica, kept.incarnation, is_alive=kept.is_alive)
+                slots.site.exec_probes.kill_left_over(kept.replica, kept.incarnation, is_alive=kept.is_alive)
             else:
-                _adopt(agent, kept, descriptors, memory.get(key))
+                _adopt(slots, kept, descriptors, memory.get(key))
         for seen in memory.values():
-            _recall(agent, seen)
+            _recall(slots, seen)
 
 
-def _adopt(agent: Agent, kept: Kept, descriptors: list[int], seen: Remembered | None) -> None:
-    site = agent.site
+def _adopt(slots: Slots, kept: Kept, descriptors: list[int], seen: Remembered | None) -> None:
+    site = slots.site
     held = dict(zip(kept.held, descriptors[1:], strict=False))
     try:
         body = read_body(descriptors[0], SpawnBody)
@@ -74,22 +74,22 @@ def _adopt(agent: Agent, kept: Kept, descriptors: list[int], seen: Remembered | 
         if pipe is not None:
             os.close(pipe)
         incarnation.recall_end(seen)
-        agent.slots[kept.replica] = incarnation
+        slots.by_replica[kept.replica] = incarnation
         return
     pipe = _build_ended_pipe() if pipe is None else pipe
     subject = Subject(note, body, build_tree(site, note.spec, kept.pid, pipe))
-    agent.adopt(incarnation, incarnation.adopt(subject, pipe, set(kept.held), seen))
+    slots.adopt(incarnation, incarnation.adopt(subject, pipe, set(kept.held), seen))
 
 
-def _recall(agent: Agent, seen: Remembered) -> None:
+def _recall(slots: Slots, seen: Remembered) -> None:
     """Remember an answer about something the keeper does not hold: a refused launch."""
-    present = agent.slots.get(seen.replica)
+    present = slots.by_replica.get(seen.replica)
     is_newest = present is None or present.spec.incarnation < seen.incarnation
     if is_newest and seen.refused is not None:
         spec = LaunchSpec(seen.replica, service="", index=0, incarnation=seen.incarnation, argv=())
-        incarnation = Incarnation(agent.site, spec)
+        incarnation = Incarnation(slots.site, spec)
         incarnation.recall_end(seen)
-        agent.slots[seen.replica] = incarnation
+        slots.by_replica[seen.replica] = incarnation
 
 
 def _build_ended_pipe() -> int:

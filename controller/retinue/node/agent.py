@@ -1,246 +1,70 @@
-"""The agent of one node: obeys the controller, tells what happens, decides nothing.
+"""`agent JOIN --keeper-fd N`: an agent with its real ends.
 
-Everything that matters is in the slots: one incarnation per replica. Orders may come
-twice or late; the answer is the same. What the controller missed while it was away
-it learns from the full state that every connection begins with.
+The only module of this half of the room that names other rooms' parts.
+
+Standard library and records only: every node pays for what is imported here.
 """
 
 import asyncio
+import os
 import signal
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+import socket
+import sys
+from pathlib import Path
 
-from retinue.channel.messages import (
-    BindGateway,
-    EndNode,
-    FromController,
-    GatewayBound,
-    GatewayFacts,
-    LaunchOrder,
-    Membership,
-    NodeNote,
-    Observed,
-    Refused,
-    Report,
-    StopOrder,
-    Welcome,
-)
-from retinue.node.exec_probe import is_probe_name
-from retinue.node.incarnation import Incarnation
-from retinue.node.memory import Remembered
-from retinue.node.orders import Bind, Bound, Reaped, Release, RoleRestarted, Signal, Spawned, SpawnRefused
-from retinue.node.outbox import Outbox
-from retinue.node.site import Site
-from retinue.terms.launch import LaunchSpec
-from retinue.terms.replica import LivenessLost
+from retinue import __version__
+from retinue.allocation.nodelist import parse_nodelist
+from retinue.channel.client import AgentLink
+from retinue.channel.join import Join, read_join
+from retinue.errors import AllocationError
+from retinue.gateway.link import GatewayLink
+from retinue.journal.writer import Writer
+from retinue.node.agent_process import AgentProcess, Ends
+
+GATEWAY_SOCKET = "gateway.sock"
 
 
-class Gateway(Protocol):
-    """The node's gateway."""
+def run_agent(join_path: str, keeper_fd: int) -> int:
+    """Be the agent of this node until its keeper ends it.
 
-    def publish(self, membership: Membership) -> None: ...
-    def drop(self, replica: str, incarnation: int, cause: str) -> None: ...
-
-
-class Agent:
-    """The slots of one node, on the running loop."""
-
-    def __init__(self, site: Site, outbox: Outbox, gateway: Gateway, on_end: Callable[[str], None]) -> None:
-        self.site = site
-        self.slots: dict[str, Incarnation] = {}
-        """Replica -> its newest incarnation, over or not."""
-        self._leaving: dict[tuple[str, int], Incarnation] = {}
-        """Followed by a newer one, not gone yet."""
-        self.gateway_port: int | None = None
-        self.orphan_grace_s = site.join.orphan_grace_s
-        self._outbox = outbox
-        self._gateway = gateway
-        self._on_end = on_end
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    # --- the controller's orders -----------------------------------------------------
-
-    def obey(self, message: FromController) -> None:
-        """Carry out one message; returns at once."""
-        match message:
-            case LaunchOrder(spec=spec):
-                self.launch(spec)
-            case StopOrder():
-                self.stop(message)
-            case Membership():
-                self._gateway.publish(message)
-            case BindGateway(port=port):
-                self._bind_gateway(port)
-            case EndNode(reason=reason):
-                self._on_end(reason)
-            case Refused(reason=reason):
-                self._on_end(f"the controller refused this node: {reason}")
-            case Welcome(orphan_grace_s=grace_s):
-                self.orphan_grace_s = grace_s
-
-    def launch(self, spec: LaunchSpec) -> None:
-        """Start one incarnation, when every older one of its replica is gone."""
-        present = self.slots.get(spec.replica)
-        if present is not None and spec.incarnation <= present.spec.incarnation:
-            if spec.incarnation == present.spec.incarnation:
-                present.tell_again()
-            return
-        self._follow(present, Incarnation(self.site, spec))
-
-    def stop(self, order: StopOrder) -> None:
-        """Run the ladder on one incarnation; one whose launch never arrived is refused for good."""
-        number = parse_signal(order.signal)
-        present = self.slots.get(order.replica)
-        if present is None or order.incarnation > present.spec.incarnation:
-            spec = LaunchSpec(order.replica, service="", index=0, incarnation=order.incarnation, argv=())
-            unborn = Incarnation(self.site, spec)
-            unborn.stop(number, order.grace_s)
-            self._follow(present, unborn)
-        elif order.incarnation == present.spec.incarnation:
-            if present.over.is_set():
-                present.tell_again()
-            else:
-                present.stop(number, order.grace_s)
-
-    def _follow(self, before: Incarnation | None, following: Incarnation) -> None:
-        self.slots[following.spec.replica] = following
-        self.start(self._run_after(before, following))
-
-    async def _run_after(self, before: Incarnation | None, following: Incarnation) -> None:
-        """Run it when the one before it is gone, tree and all: never two at once."""
-        if before is not None:
-            key = (before.spec.replica, before.spec.incarnation)
-            self._leaving[key] = before
-            if not before.over.is_set():
-                stop = before.spec.stop
-                before.stop(parse_signal(stop.signal), stop.grace_s)
-                await before.over.wait()
-            del self._leaving[key]
-            before.forget()
-        await following.run()
-
-    def _bind_gateway(self, port: int) -> None:
-        if self.gateway_port == port:
-            self._outbox.say(GatewayBound(port=port, is_bound=True))
-            return
-        self.site.keeper.send(Bind(port))
-
-    # --- the keeper's word -------------------------------------------------------------
-
-    def take(self, packet: Spawned | SpawnRefused | Reaped | Bound | RoleRestarted) -> None:
-        """Take one packet that is about life as it goes on."""
-        match packet:
-            case Bound(port=port, is_bound=is_bound, holder=holder):
-                if is_bound:
-                    self.gateway_port = port
-                self._outbox.say(GatewayBound(port=port, is_bound=is_bound, holder=holder))
-            case RoleRestarted(role=role, starts=starts, reason=reason):
-                what = f"{role} was started again on {self.site.join.node} (start {starts})"
-                self._outbox.say(NodeNote(what=what, reason=reason, role=role))
-            case Spawned() | SpawnRefused() | Reaped():
-                self._take_life(packet)
-
-    def _take_life(self, packet: Spawned | SpawnRefused | Reaped) -> None:
-        if is_probe_name(packet.replica):
-            self.site.exec_probes.take(packet)
-            return
-        present = self._leaving.get((packet.replica, packet.incarnation)) or self.slots.get(packet.replica)
-        if present is not None and present.spec.incarnation == packet.incarnation:
-            present.take(packet)
-        elif isinstance(packet, Spawned):
-            # Given up while its exec hung: it must not run beside what followed it.
-            self.site.keeper.send(Signal(packet.replica, packet.incarnation, signal.SIGKILL))
-        elif isinstance(packet, Reaped):
-            self.site.keeper.send(Release(packet.replica, packet.incarnation))
-
-    def adopt(self, incarnation: Incarnation, life: Coroutine[Any, Any, None]) -> None:
-        """Take over an incarnation that an earlier agent launched."""
-        self.slots[incarnation.spec.replica] = incarnation
-        self.start(life)
-
-    # --- what it knows -------------------------------------------------------------------
-
-    def observe(self) -> tuple[Observed, ...]:
-        """Say all that is known, for a new connection.
-
-        Shape: a refused launch is in no record of this form; `retell` says it again.
-        """
-        self._outbox.forget()
-        return tuple(_observe(item) for item in self.slots.values() if item.refused is None)
-
-    def retell(self) -> None:
-        """Say again what the full state cannot hold, then what happened since it was built."""
-        for replica, item in self.slots.items():
-            if item.refused is not None:
-                self._outbox.say(Report(replica, item.refused))
-            elif item.is_running and item.liveness_lost and item.stop_clock is None:
-                self._outbox.say(Report(replica, LivenessLost(item.spec.incarnation, item.liveness_lost)))
-        self._outbox.flush()
-
-    def remember(self) -> tuple[Remembered, ...]:
-        """Say what the next agent of this node has to know."""
-        return tuple(_remember(item) for item in self.slots.values())
-
-    def pass_facts(self, facts: GatewayFacts) -> None:
-        """Pass on what the gateway counted."""
-        self._outbox.say_now(facts)
-
-    # --- its own life ----------------------------------------------------------------------
-
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something until `close`; a failure is a bug and ends the agent, which is then started again."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    async def close(self) -> None:
-        """End all tasks; processes are left as they are."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            asyncio.get_running_loop().call_exception_handler({"message": "agent task failed", "exception": error})
+    Shape:  exit code 0 when the keeper went away, 70 after a bug (the keeper starts another one).
+    Errors: PermanentError when the join file cannot be read.
+    """
+    join = read_join(Path(join_path))
+    # scancel signals every process of a job; the agent ends when the keeper says so, and not before its services.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with socket.socket(fileno=keeper_fd) as channel:
+        channel.set_inheritable(False)
+        return asyncio.run(_run(join, channel))
 
 
-def parse_signal(name: str) -> int:
-    """Turn a name without SIG into its number; an unknown one is TERM, so that a stop always begins."""
-    return int(getattr(signal.Signals, f"SIG{name.upper().removeprefix('SIG')}", signal.SIGTERM))
+def main(argv: list[str]) -> int:
+    """`agent JOIN --keeper-fd N`; only the keeper runs this."""
+    match argv:
+        case [join_path, "--keeper-fd", number] if number.isdigit():
+            return run_agent(join_path, int(number))
+    print("usage: retinue agent JOIN --keeper-fd N", file=sys.stderr, flush=True)
+    return 2
 
 
-def _observe(item: Incarnation) -> Observed:
-    state = item.prober.state if item.prober else None
-    return Observed(
-        replica=item.spec.replica,
-        incarnation=item.spec.incarnation,
-        is_running=item.is_running,
-        pid=item.pid,
-        host_pid=item.host_pid,
-        port=item.port,
-        is_startup_passed=state is not None and state.is_startup_passed,
-        is_ready=item.is_running and state is not None and state.is_ready,
-        is_stopping=item.stop_clock is not None,
-        exited=item.exited,
+async def _run(join: Join, channel: socket.socket) -> int:
+    ends = Ends(
+        writer=Writer(),
+        notes=Writer(),
+        build_dialer=lambda build_hello, on_message, on_change: AgentLink(join, build_hello, on_message, on_change),
+        build_gateway=lambda on_facts: GatewayLink(f"{join.node_dir}/{GATEWAY_SOCKET}", join.node, on_facts),
+        nodes=find_nodes(join.node, os.environ.get("SLURM_JOB_NODELIST", "")),
+        version=__version__,
+        own_env=dict(os.environ),
     )
+    return await AgentProcess(join, channel, ends).run()
 
 
-def _remember(item: Incarnation) -> Remembered:
-    seen = _observe(item)
-    clock = item.stop_clock
-    return Remembered(
-        replica=seen.replica,
-        incarnation=seen.incarnation,
-        port=seen.port,
-        started_s=item.started_s,
-        is_startup_passed=seen.is_startup_passed,
-        is_ready=seen.is_ready,
-        liveness_lost=item.liveness_lost,
-        stop_number=clock.number if clock else 0,
-        stop_deadline_s=clock.deadline_s if clock else 0.0,
-        exited=item.exited,
-        refused=item.refused,
-    )
+def find_nodes(own: str, nodelist: str) -> tuple[str, ...]:
+    """Name the nodes that are never reached through a proxy; the own one alone when the list cannot be read."""
+    try:
+        names = parse_nodelist(nodelist) if nodelist else ()
+    except AllocationError:
+        names = ()
+    return tuple(dict.fromkeys([own, *names]))

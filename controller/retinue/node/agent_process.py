@@ -15,7 +15,6 @@ from retinue.channel.join import Join
 from retinue.channel.messages import Beat, FromAgent, FromController, GatewayFacts, Hello, NodeEnding, Report
 from retinue.errors import TransientError
 from retinue.node.adoption import Estate
-from retinue.node.agent import Agent, Gateway
 from retinue.node.capture import LogWriter
 from retinue.node.exec_probe import ExecProbes
 from retinue.node.facts import LagMeter, read_load_per_cpu, read_memory_free_mib
@@ -25,6 +24,7 @@ from retinue.node.orders import AgentBeat, End, Handover, Inventory, InventoryDo
 from retinue.node.outbox import Outbox
 from retinue.node.ports import Ports
 from retinue.node.site import Site
+from retinue.node.slots import Gateway, Slots
 from retinue.node.threads import Threads
 from retinue.terms.run import NONCE
 
@@ -39,7 +39,7 @@ BUG = 70
 
 
 class Writer(LogWriter, Protocol):
-    """The writer thread."""
+    """A writer thread."""
 
     @property
     def lost_lines(self) -> int: ...
@@ -67,6 +67,9 @@ class Ends:
     """What the agent talks to besides its keeper."""
 
     writer: Writer
+    """For logs, on the run's shared file system."""
+    notes: Writer
+    """For the node directory: a writer of its own, so that a hung shared file system does not make us forget."""
     build_dialer: Callable[[Callable[[], Hello], Callable[[FromController], None], Callable[[bool, str], None]], Dialer]
     """(build_hello, on_message, on_change)"""
     build_gateway: Callable[[Callable[[GatewayFacts], None]], GatewayEnd]
@@ -82,7 +85,7 @@ class AgentProcess:
     def __init__(self, join: Join, channel: socket.socket, ends: Ends) -> None:
         self.join = join
         self.ends = ends
-        self.agent: Agent | None = None
+        self.slots: Slots | None = None
         """None until the keeper's inventory is in."""
         self._loop = asyncio.get_running_loop()
         self._code: asyncio.Future[int] = self._loop.create_future()
@@ -107,8 +110,8 @@ class AgentProcess:
         finally:
             beat.cancel()
             lag.cancel()
-            if self.agent is not None:
-                await self.agent.close()
+            if self.slots is not None:
+                await self.slots.close()
             self._keeper.close()
 
     # --- the keeper ------------------------------------------------------------------
@@ -121,14 +124,14 @@ class AgentProcess:
                 self._estate.take(packet, descriptors)
             case InventoryDone() if self._estate is not None:
                 self._begin(self._estate)
-            case _ if self.agent is not None and not isinstance(packet, Handover | InventoryDone):
-                self.agent.take(packet)
+            case _ if self.slots is not None and not isinstance(packet, Handover | InventoryDone):
+                self.slots.take(packet)
 
     def _begin(self, estate: Estate) -> None:
         """Know what runs; adopt it; dial. Without a wait in it: the keeper's next packet may be here already."""
         inventory, threads = estate.inventory, Threads()
         # A gateway is told of an exit even before the controller.
-        gateway = self.ends.build_gateway(lambda facts: agent.pass_facts(facts))
+        gateway = self.ends.build_gateway(lambda facts: slots.pass_facts(facts))
         site = Site(
             join=self.join,
             keeper=self._keeper,
@@ -146,13 +149,13 @@ class AgentProcess:
             on_down=gateway.drop,
             on_change=self._note_change,
         )
-        self.agent = agent = Agent(site, self._outbox, gateway, self.end_node)
-        agent.gateway_port = inventory.gateway_port
-        estate.adopt_all(agent, read_memory(self.join.node_dir))
-        agent.start(gateway.run())
-        agent.start(self._serve(agent, inventory))
-        agent.start(self._beat_controller())
-        agent.start(self._watch_orphan(agent))
+        self.slots = slots = Slots(site, self._outbox, gateway, self.end_node)
+        slots.gateway_port = inventory.gateway_port
+        estate.adopt_all(slots, read_memory(self.join.node_dir))
+        slots.start(gateway.run())
+        slots.start(self._serve(slots, inventory))
+        slots.start(self._beat_controller())
+        slots.start(self._watch_orphan(slots))
 
     async def _beat_keeper(self) -> None:
         while True:
@@ -161,19 +164,19 @@ class AgentProcess:
 
     # --- the controller ----------------------------------------------------------------
 
-    async def _serve(self, agent: Agent, inventory: Inventory) -> None:
+    async def _serve(self, slots: Slots, inventory: Inventory) -> None:
         """Stay connected to the controller."""
-        self._nonce = await _read_nonce(agent.site.threads, self.join.attempt_dir)
+        self._nonce = await _read_nonce(slots.site.threads, self.join.attempt_dir)
         dialer = self.ends.build_dialer(
-            lambda: self._build_hello(agent, inventory),
-            agent.obey,
-            lambda is_connected, reason: agent.retell() if is_connected else None,
+            lambda: self._build_hello(slots, inventory),
+            slots.obey,
+            lambda is_connected, reason: slots.retell() if is_connected else None,
         )
         self._dialer = dialer
         self._outbox.attach(dialer)
         await dialer.run()  # returns only when this node was refused, which `obey` heard
 
-    def _build_hello(self, agent: Agent, inventory: Inventory) -> Hello:
+    def _build_hello(self, slots: Slots, inventory: Inventory) -> Hello:
         return Hello(
             node=self.join.node,
             version=self.ends.version,
@@ -186,8 +189,8 @@ class AgentProcess:
             outer_pid=inventory.outer_pid,
             has_namespace=inventory.has_namespace,
             weaker=inventory.weaker,
-            gateway_port=agent.gateway_port,
-            observed=agent.observe(),
+            gateway_port=slots.gateway_port,
+            observed=slots.observe(),
         )
 
     async def _beat_controller(self) -> None:
@@ -203,7 +206,7 @@ class AgentProcess:
             )
             self._outbox.say_now(beat)
 
-    async def _watch_orphan(self, agent: Agent) -> None:
+    async def _watch_orphan(self, slots: Slots) -> None:
         """End the node when the controller was gone for the grace, while we ourselves were awake."""
         started_s = self._loop.time()
         while not self._is_ending:
@@ -214,21 +217,21 @@ class AgentProcess:
                 self._orphaned_s = 0.0
             elif is_calm:
                 self._orphaned_s += ORPHAN_TICK_S
-            if self._orphaned_s >= agent.orphan_grace_s:
-                self.end_node(f"no controller for {agent.orphan_grace_s:g} s")
+            if self._orphaned_s >= slots.orphan_grace_s:
+                self.end_node(f"no controller for {slots.orphan_grace_s:g} s")
 
     # --- its end ---------------------------------------------------------------------------
 
     def end_node(self, reason: str) -> None:
         """End the node: once."""
-        if not self._is_ending and self.agent is not None:
+        if not self._is_ending and self.slots is not None:
             self._is_ending = True
-            self.agent.start(self._end_node(self.agent, reason))
+            self.slots.start(self._end_node(self.slots, reason))
 
-    async def _end_node(self, agent: Agent, reason: str) -> None:
+    async def _end_node(self, slots: Slots, reason: str) -> None:
         self._outbox.say_now(NodeEnding(reason=reason))
         try:
-            await agent.site.threads.run(self.ends.writer.flush, FLUSH_S)
+            await slots.site.threads.run(self.ends.writer.flush, FLUSH_S)
         except TransientError:
             pass
         self._keeper.send(End(reason=reason))
@@ -241,9 +244,9 @@ class AgentProcess:
 
     def _write_memory(self) -> None:
         self._has_change = False
-        if self.agent is not None:
+        if self.slots is not None:
             path = os.path.join(self.join.node_dir, FILE)
-            self.ends.writer.replace(path, build_memory(self.agent.remember()))
+            self.ends.notes.replace(path, build_memory(self.slots.remember()), 0o600)
 
     def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         loop.default_exception_handler(context)

@@ -29,8 +29,8 @@ DRAIN_BYTES = 4 * 1024 * 1024
 class LogWriter(Protocol):
     """The writer thread, as far as logs need it."""
 
-    def append(self, path: str, data: bytes, is_vital: bool = False) -> None: ...
-    def replace(self, path: str, data: bytes) -> None: ...
+    def append(self, path: str, data: bytes) -> object: ...
+    def replace(self, path: str, data: bytes, mode: int) -> object: ...
 
 
 class LogFiles:
@@ -75,7 +75,7 @@ class LogFiles:
         note = (
             f"[retinue: {self.dropped_bytes} bytes between the head and this were dropped]\n" if self._half > 1 else ""
         )
-        self._writer.replace(self._path_of_half(), note.encode())
+        self._writer.replace(self._path_of_half(), note.encode(), 0o600)
 
     def _path_of_half(self) -> str:
         return f"{self._stem}.tail.{self._half % 2}.log"

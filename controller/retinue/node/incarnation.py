@@ -6,6 +6,7 @@ says late is cleaned up without a word. Decides nothing but how to carry out an 
 
 import asyncio
 import signal
+from typing import Any
 
 from retinue.errors import EdgeError, TransientError
 from retinue.lifecycle.streak import Change, ProbeState, build_probe_state
@@ -152,8 +153,9 @@ class Incarnation:
         """
         limit_s = self._loop.time() + SPAWN_LIMIT_S
         stop_asked = asyncio.ensure_future(self._stop_asked.wait())
+        waits: list[asyncio.Future[Any]] = [self._spawned, stop_asked]
         try:
-            await asyncio.wait({self._spawned, stop_asked}, timeout=SPAWN_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=SPAWN_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
             if not self._spawned.done() and self.stop_clock is not None:
                 left_s = min(self.stop_clock.deadline_s, limit_s) - self._loop.time()
                 await asyncio.wait({self._spawned}, timeout=max(left_s, 0.0))

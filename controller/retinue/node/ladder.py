@@ -63,7 +63,6 @@ async def stop_group(clock: StopClock, leader: Leader, tree: Tree, threads: Thre
 
     The leader may be the first to go: the rest of its group keeps the grace.
     """
-    loop = asyncio.get_running_loop()
     leader.signal_group(clock.number)
     # A stopped process gets its signals only when it runs again.
     leader.signal_group(signal.SIGCONT)

@@ -43,8 +43,8 @@ class Outbox:
             self._link.send(message)
 
     def forget(self) -> None:
-        """Drop what is kept: the full state that is being built says it."""
-        self._kept.clear()
+        """Drop what is kept about replicas: the full state that is being built says it."""
+        self._kept = {key: message for key, message in self._kept.items() if not isinstance(message, Report)}
 
     def flush(self) -> None:
         """Send what was kept since the full state was built."""

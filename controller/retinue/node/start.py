@@ -82,13 +82,21 @@ def _build_command(settings: NodeSettings, control_fd: int, log_fd: int, pdeaths
     path = os.path.join(settings.node_dir, SETTINGS)
     return Command(
         argv=(sys.executable, "-P", "-m", "retinue", "keeper", path, str(control_fd)),
-        env={**os.environ, **settings.tags},
+        env={**_build_env(), **settings.tags},
         cwd=settings.node_dir,
         stdout=log_fd,
         stderr=log_fd,
         keep_fds=(control_fd,),
         pdeathsig=pdeathsig,
     )
+
+
+def _build_env() -> dict[str, str]:
+    """The caller's environment; a relative PYTHONPATH still means what it meant here once the directory is another."""
+    env = dict(os.environ)
+    if env.get("PYTHONPATH"):
+        env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in env["PYTHONPATH"].split(os.pathsep))
+    return env
 
 
 def _write_settings(settings: NodeSettings, has_namespace: bool, weaker: str) -> NodeSettings:

@@ -44,12 +44,27 @@ class NodeGone:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildSeen:
+    """A child of the stub, as a controller that was not there is told of it."""
+
+    pid: int
+    is_running: bool
+    is_started: bool = True
+    """exec succeeded."""
+    code: int | None = None
+    signal: int | None = None
+    errno: int | None = None
+    """Set when exec failed."""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StubHello:
     """First word of the stub to this controller: what already runs."""
 
     starts: int
-    launch: dict[str, Any] | None = None
-    trainer: dict[str, Any] | None = None
+    launch: ChildSeen | None = None
+    trainer: ChildSeen | None = None
     stops: tuple[dict[str, Any], ...] = ()
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
 

@@ -170,8 +170,8 @@ class Run:
             self.change(is_launched=True)
             self.edges.stub.order(self.edges.launch_order)
             self.edges.timers.set("join", self.edges.clock.now_s() + self.plan.join_timeout_s, RunTimer("join"))
-        if hello.launch is not None and not hello.launch["running"]:
-            self._take(LaunchExited(hello.launch.get("code"), hello.launch.get("signal")))
+        if hello.launch is not None and not hello.launch.is_running:
+            self._take(LaunchExited(hello.launch.code, hello.launch.signal))
         if self.state.gateway_port is not None:
             self.nodes.port = self.state.gateway_port
         self.teardown.arm_deadline()
@@ -184,13 +184,13 @@ class Run:
         trainer = hello.trainer
         if trainer is None:
             return
-        if trainer["running"]:
-            if self.state.trainer is not TrainerState.RUNNING:
-                self._take(TrainerStarted(trainer["pid"]))
-        elif trainer.get("errno"):
-            self._take(TrainerRefused(trainer["errno"], trainer.get("cause", "")))
-        elif self.state.trainer is not TrainerState.ENDED:
-            self._take(TrainerExited(trainer.get("code"), trainer.get("signal")))
+        if trainer.errno is not None:
+            self._take(TrainerRefused(trainer.errno, trainer.cause))
+            return
+        if trainer.is_started and self.state.trainer_pid == 0:
+            self._take(TrainerStarted(trainer.pid))
+        if not trainer.is_running and self.state.trainer is not TrainerState.ENDED:
+            self._take(TrainerExited(trainer.code, trainer.signal))
 
     def _take_timer(self, name: str) -> None:
         match name.partition(":"):

@@ -1,94 +1,109 @@
-"""The socketpair between the stub and one controller: JSON objects, one a line.
+"""The controller's end of the stub's socketpair: JSON lines out, happenings in."""
 
-Never blocks: what the controller does not read waits here up to a bound, and a
-controller that does not read that much is stuck. Standard library only.
-"""
-
+import asyncio
 import json
 import socket
+from collections.abc import Callable
 from typing import Any
 
-LINE_BYTES = 8 << 20
-"""A longer order (an environment, a verdict) is a bug of ours, not a bigger run."""
-WAITING_BYTES = 1 << 20
-"""What may wait for a controller that does not read."""
+from retinue.supervise.happenings import (
+    ChildSeen,
+    Happening,
+    LaunchExited,
+    NodeReported,
+    StopSignal,
+    StubGone,
+    StubHello,
+    TrainerExited,
+    TrainerRefused,
+    TrainerStarted,
+)
+
+LINE_BYTES = 4 * 1024 * 1024
+BEAT_S = 2.0
 
 
-class Link:
-    """The stub's end; `far` is the controller's, to be closed here once it has been inherited."""
+def parse_stub_line(line: bytes) -> Happening | None:
+    """Turn one line of the stub into a happening; None for what the run does not act on."""
+    said: dict[str, Any] = json.loads(line)
+    match said["ev"]:
+        case "hello":
+            return StubHello(
+                starts=said["starts"],
+                launch=_parse_child(said.get("launch")),
+                trainer=_parse_child(said.get("trainer")),
+                stops=tuple(said.get("stops", ())),
+                nodes=said.get("nodes", {}),
+            )
+        case "launch_exited" | "launch_refused":
+            return LaunchExited(said.get("code", said.get("exit_code")), said.get("signal"))
+        case "trainer_started":
+            return TrainerStarted(said["pid"])
+        case "trainer_refused":
+            return TrainerRefused(said["errno"], said["cause"])
+        case "trainer_exited":
+            return TrainerExited(said.get("code"), said.get("signal"))
+        case "stop":
+            return StopSignal(said["signal"], said["count"], said.get("from_terminal", False))
+        case "node":
+            return NodeReported(said["report"]["retinue_node"], said["report"])
+        case _:
+            return None
 
-    def __init__(self) -> None:
-        self.near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.near.setblocking(False)
-        self.is_closed = False
-        """The controller's end is gone."""
-        self.is_stuck = False
-        """More waits than a living controller leaves unread."""
-        self.problems: list[str] = []
-        """Lines that were no order; for the log."""
-        self._read = b""
-        self._waiting = b""
 
-    @property
-    def wants_write(self) -> bool:
-        """Something waits for the socket to take more."""
-        return bool(self._waiting) and not self.is_closed
-
-    def send(self, event: dict[str, Any]) -> None:
-        """Queue one event and write what the socket takes."""
-        self._waiting += json.dumps(event).encode() + b"\n"
-        self.is_stuck = self.is_stuck or len(self._waiting) > WAITING_BYTES
-        self.flush()
-
-    def flush(self) -> None:
-        """Write what the socket takes."""
-        while self.wants_write:
-            try:
-                sent = self.near.send(self._waiting)
-            except BlockingIOError:
-                return
-            except OSError:
-                # EPIPE: it has just died, and SIGCHLD is on its way.
-                self._waiting = b""
-                return
-            self._waiting = self._waiting[sent:]
-
-    def read(self) -> list[dict[str, Any]]:
-        """Read all orders that have arrived; sets `is_closed` at the end of file."""
-        orders: list[dict[str, Any]] = []
-        while not self.is_closed:
-            try:
-                data = self.near.recv(1 << 16)
-            except BlockingIOError:
-                break
-            except OSError:
-                data = b""
-            self.is_closed = not data
-            # Only the new piece can hold a newline: a long line is not searched again and again.
-            if b"\n" in data:
-                *lines, rest = (self._read + data).split(b"\n")
-                orders += filter(None, map(self._parse, lines))
-                self._read = rest
-            else:
-                self._read += data
-            if len(self._read) > LINE_BYTES:
-                self.problems.append(f"a line longer than {LINE_BYTES} bytes")
-                self._read = b""
-                self.is_closed = True
-        return orders
-
-    def close(self) -> None:
-        """Close both ends."""
-        self.near.close()
-        self.far.close()
-        self.is_closed = True
-
-    def _parse(self, line: bytes) -> dict[str, Any] | None:
-        try:
-            order = json.loads(line)
-        except ValueError:
-            order = None
-        if isinstance(order, dict) and isinstance(order.get("op"), str):
-            return order
-        self.problems.append(repr(line[:80]))
+def _parse_child(said: dict[str, Any] | None) -> ChildSeen | None:
+    if said is None:
         return None
+    return ChildSeen(
+        pid=said["pid"],
+        is_running=said["is_running"],
+        is_started=said["is_started"],
+        code=said["code"],
+        signal=said["signal"],
+        errno=said["errno"] or None,
+        cause=said["cause"],
+    )
+
+
+class StubLink:
+    """Implements `edges.Stub`."""
+
+    def __init__(self, sock: socket.socket, post: Callable[[Happening], None]) -> None:
+        self._sock = sock
+        self._post = post
+        self._writer: asyncio.StreamWriter | None = None
+        self.is_gone = False
+
+    async def run(self) -> None:
+        """Read until the stub is gone; beats go out meanwhile."""
+        reader, self._writer = await asyncio.open_connection(sock=self._sock, limit=LINE_BYTES)
+        self._writer.transport.set_write_buffer_limits(high=0)
+        beats = asyncio.create_task(self._beat())
+        try:
+            while line := await reader.readline():
+                happening = parse_stub_line(line)
+                if happening is not None:
+                    self._post(happening)
+        except ConnectionError:
+            pass
+        finally:
+            beats.cancel()
+        self.is_gone = True
+        self._post(StubGone())
+
+    async def _beat(self) -> None:
+        while True:
+            self.order({"op": "beat"})
+            await asyncio.sleep(BEAT_S)
+
+    def order(self, order: dict[str, Any]) -> None:
+        if self._writer is not None and not self.is_gone:
+            self._writer.write(json.dumps(order).encode() + b"\n")
+
+    async def drain(self) -> None:
+        """Wait until the stub has been handed everything."""
+        if self._writer is not None and not self.is_gone:
+            try:
+                await self._writer.drain()
+            except ConnectionError:
+                self.is_gone = True
