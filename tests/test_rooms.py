@@ -40,6 +40,7 @@ SAME_FLOOR = {
 DOORS = {
     "msgspec": {"terms"},
     "pydantic": {"manifest"},
+    "pydantic_core": {"manifest"},
     "yaml": {"manifest"},
     "aiohttp": {"gateway"},
     "yarl": {"gateway"},

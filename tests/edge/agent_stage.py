@@ -212,7 +212,6 @@ class Stage:
         self.relay_pid = int(data)
         ends = Ends(
             writer=self.writer,
-            notes=FileWriter(),
             build_dialer=self._build_controller,
             build_gateway=self._build_gateway,
             nodes=("n1", "n2"),

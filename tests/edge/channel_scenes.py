@@ -18,7 +18,10 @@ RUN = "0123456789ab"
 NONCE = "the nonce"
 VERSION = "1.2.3"
 DEADLINE_S = 20.0
-Cleanup = contextlib.AsyncExitStack
+
+# pytest-asyncio asks for the thread's current loop; where none was ever set asyncio makes one, which
+# nobody closes, and some later test fails with its ResourceWarning. "None" is an answer too.
+asyncio.set_event_loop(None)
 
 
 # Keys are made once: the cache is on functions without defaults, where equal calls look equal.
@@ -51,6 +54,7 @@ class Desk:
         self.hosts: list[str] = []
         self.messages: list[tuple[str, FromAgent]] = []
         self.lost: list[tuple[str, str]] = []
+        self.left: list[tuple[str, str]] = []
         self.asks: list[Ask] = []
         self.on_hello: Callable[[AgentConnection, Hello], Refused | None] = lambda connection, hello: None
         self.answer: Callable[[Ask], Awaitable[Answer]] | None = None
@@ -62,6 +66,9 @@ class Desk:
 
     def on_message(self, node: str, message: FromAgent) -> None:
         self.messages.append((node, message))
+
+    def on_left(self, node: str, reason: str) -> None:
+        self.left.append((node, reason))
 
     def on_lost(self, node: str, reason: str) -> None:
         self.lost.append((node, reason))

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import os
+import socket
 import ssl
 import stat
 import subprocess
@@ -27,6 +28,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from retinue.channel.certs import build_authority, build_certificate
 from retinue.channel.context import build_server_context
+from retinue.channel.join import build_join as build_join_text
 from retinue.channel.join import parse_join, read_join, write_join
 from retinue.channel.messages import Answer, Ask
 from retinue.channel.operator import Control, ask_controller, read_control, write_control
@@ -76,13 +78,13 @@ def test_two_authorities_of_one_run_do_not_know_each_other() -> None:
 
 
 @pytest.fixture
-def listener() -> Iterator[object]:
+def listener() -> Iterator[socket.socket]:
     with bind_listener() as sock:
         yield sock
 
 
-def test_a_join_file_comes_back_as_it_went_and_openssl_reads_it(tmp_path: Path, listener: object) -> None:
-    join = build_join(listener, "node-7")  # type: ignore[arg-type]
+def test_a_join_file_comes_back_as_it_went_and_openssl_reads_it(tmp_path: Path, listener: socket.socket) -> None:
+    join = build_join(listener, "node-7")
     path = tmp_path / "node-7.pem"
     write_join(path, join)
     assert read_join(path) == join
@@ -91,8 +93,8 @@ def test_a_join_file_comes_back_as_it_went_and_openssl_reads_it(tmp_path: Path, 
     ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(path)
 
 
-def test_a_second_join_file_of_a_node_is_refused(tmp_path: Path, listener: object) -> None:
-    join = build_join(listener)  # type: ignore[arg-type]
+def test_a_second_join_file_of_a_node_is_refused(tmp_path: Path, listener: socket.socket) -> None:
+    join = build_join(listener)
     path = tmp_path / "n1.pem"
     write_join(path, join)
     with pytest.raises(PermanentError, match="exists"):
@@ -102,17 +104,32 @@ def test_a_second_join_file_of_a_node_is_refused(tmp_path: Path, listener: objec
         write_join(tmp_path / "gone" / "n1.pem", join)
 
 
+def test_a_join_file_is_made_where_there_are_no_hard_links(
+    tmp_path: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    join = build_join(listener)
+    write_join(tmp_path / "n1.pem", join)
+    assert read_join(tmp_path / "n1.pem") == join
+    with pytest.raises(PermanentError):
+        write_join(tmp_path / "n1.pem", join)
+    assert os.listdir(tmp_path) == ["n1.pem"]
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
-def test_a_file_of_keys_that_others_may_touch_is_refused(tmp_path: Path, listener: object, mode: int) -> None:
+def test_a_file_of_keys_that_others_may_touch_is_refused(tmp_path: Path, listener: socket.socket, mode: int) -> None:
     path = tmp_path / "n1.pem"
-    write_join(path, build_join(listener))  # type: ignore[arg-type]
+    write_join(path, build_join(listener))
     path.chmod(mode)
     with pytest.raises(PermanentError, match="0600"):
         read_join(path)
 
 
-def test_what_is_not_a_plain_file_is_refused_without_hanging(tmp_path: Path, listener: object) -> None:
-    write_join(tmp_path / "real.pem", build_join(listener))  # type: ignore[arg-type]
+def test_what_is_not_a_plain_file_is_refused_without_hanging(tmp_path: Path, listener: socket.socket) -> None:
+    write_join(tmp_path / "real.pem", build_join(listener))
     (tmp_path / "link.pem").symlink_to("real.pem")
     os.mkfifo(tmp_path / "fifo.pem", 0o600)
     (tmp_path / "dir.pem").mkdir()
@@ -122,19 +139,16 @@ def test_what_is_not_a_plain_file_is_refused_without_hanging(tmp_path: Path, lis
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a file away")
-def test_a_file_of_keys_that_another_user_owns_is_refused(tmp_path: Path, listener: object) -> None:
+def test_a_file_of_keys_that_another_user_owns_is_refused(tmp_path: Path, listener: socket.socket) -> None:
     path = tmp_path / "n1.pem"
-    write_join(path, build_join(listener))  # type: ignore[arg-type]
+    write_join(path, build_join(listener))
     os.chown(path, 12345, 12345)
     with pytest.raises(PermanentError, match="12345"):
         read_join(path)
 
 
-def test_half_a_join_is_no_join(listener: object) -> None:
-    from retinue.channel.join import build_join as build_text
-
-    text = build_text(build_join(listener))  # type: ignore[arg-type]
+def test_half_a_join_is_no_join(listener: socket.socket) -> None:
+    text = build_join_text(build_join(listener))
     for broken in (b"", text[:200], text[: len(text) // 2], text.replace(b'"run_id"', b'"ran_id"'), b"\xff" * 90):
         with pytest.raises(PermanentError):
             parse_join(broken)
@@ -145,18 +159,18 @@ async def ask(control: Control, question: Ask, timeout_s: float = DEADLINE_S) ->
     return await asyncio.to_thread(ask_controller, control, question, timeout_s)
 
 
-async def test_an_operator_asks_and_is_answered(tmp_path: Path, listener: object) -> None:
+async def test_an_operator_asks_and_is_answered(tmp_path: Path, listener: socket.socket) -> None:
     desk = Desk()
-    write_control(tmp_path / "control.json", build_control(listener))  # type: ignore[arg-type]
-    write_control(tmp_path / "control.json", build_control(listener))  # type: ignore[arg-type]
+    write_control(tmp_path / "control.json", build_control(listener))
+    write_control(tmp_path / "control.json", build_control(listener))
     assert os.listdir(tmp_path) == ["control.json"]
     control = read_control(tmp_path / "control.json")
-    async with serving(listener, desk):  # type: ignore[arg-type]
+    async with serving(listener, desk):
         assert await ask(control, Ask("restart", "judge/0")) == Answer(True, "restart judge/0")
     assert desk.asks == [Ask("restart", "judge/0")]
 
 
-async def test_a_refused_ask_is_an_answer_and_a_late_one_is_not(listener: object) -> None:
+async def test_a_refused_ask_is_an_answer_and_a_late_one_is_not(listener: socket.socket) -> None:
     async def refuse(question: Ask) -> Answer:
         if question.command == "restart":
             raise PermanentError("cannot restart 'x': no such service")
@@ -165,16 +179,16 @@ async def test_a_refused_ask_is_an_answer_and_a_late_one_is_not(listener: object
 
     desk = Desk()
     desk.answer = refuse
-    control = build_control(listener)  # type: ignore[arg-type]
-    async with serving(listener, desk) as server:  # type: ignore[arg-type]
+    control = build_control(listener)
+    async with serving(listener, desk) as server:
         assert await ask(control, Ask("restart", "x")) == Answer(False, "cannot restart 'x': no such service")
         with pytest.raises(TransientError, match="timed out"):
             await ask(control, Ask("down"), 0.3)
         assert server.connected == ()
 
 
-async def test_nobody_there_and_somebody_else_there_are_told_apart(listener: object) -> None:
-    control = build_control(listener)  # type: ignore[arg-type]
+async def test_nobody_there_and_somebody_else_there_are_told_apart(listener: socket.socket) -> None:
+    control = build_control(listener)
     with bind_listener() as other:
         dead = other.getsockname()
     with pytest.raises(TransientError, match="retinue status"):
@@ -182,11 +196,11 @@ async def test_nobody_there_and_somebody_else_there_are_told_apart(listener: obj
     with pytest.raises(EdgeError):
         await ask(replace(control, addresses=()), Ask("down"))
     desk = Desk()
-    async with serving(listener, desk):  # type: ignore[arg-type]
+    async with serving(listener, desk):
         with pytest.raises(PermanentError, match="not of the run"):
-            await ask(build_control(listener, run_id="ffffffffffff"), Ask("down"))  # type: ignore[arg-type]
+            await ask(build_control(listener, run_id="ffffffffffff"), Ask("down"))
         with pytest.raises(EdgeError, match="another run"):
-            await ask(build_control(listener, signer="ffffffffffff"), Ask("down"))  # type: ignore[arg-type]
+            await ask(build_control(listener, signer="ffffffffffff"), Ask("down"))
     assert desk.asks == []
 
 

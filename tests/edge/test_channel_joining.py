@@ -1,6 +1,7 @@
 """Joining, talking, losing and coming back, over real TLS on loopback."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Iterator
 
@@ -198,3 +199,13 @@ async def test_queued_words_are_delivered_before_a_close(listener: socket.socket
             assert agent.link.send(NodeNote(str(index), "x" * 5000))
         await agent.link.close("done")
         await until(lambda: len(desk.messages) == 200)
+
+
+async def test_a_herd_of_nodes_that_come_at_once_all_get_in(listener: socket.socket) -> None:
+    desk = Desk()
+    async with serving(listener, desk) as server, contextlib.AsyncExitStack() as stack:
+        agents = [Agent(build_join(listener, f"m{number}")) for number in range(120)]
+        for agent in agents:
+            await stack.enter_async_context(running(agent))
+        await until(lambda: len(server.connected) == 120)
+        assert all(agent.dials == 1 for agent in agents)

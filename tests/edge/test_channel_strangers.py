@@ -1,6 +1,7 @@
 """Whoever is not of this run gets nowhere, and a joined agent does not notice."""
 
 import asyncio
+import resource
 import socket
 import ssl
 from collections.abc import Iterator
@@ -152,7 +153,15 @@ async def test_a_slow_handshake_is_given_up(listener: socket.socket) -> None:
         assert server.admission.pending_count == 0
 
 
-async def test_a_thousand_idle_connections_keep_nobody_out(listener: socket.socket) -> None:
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_thousand_idle_connections_keep_nobody_out(listener: socket.socket, many_descriptors: None) -> None:
     desk = Desk()
     async with serving(listener, desk) as server, joined(build_join(listener)) as agent:
         idle = []

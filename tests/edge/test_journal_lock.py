@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -282,9 +283,11 @@ def test_of_takers_that_come_at_once_exactly_one_gets_it(tmp_path: Path, dead_pi
 
 
 def test_many_threads_racing_for_a_dead_owner_are_one_winner_each_round(tmp_path: Path, dead_pid: int) -> None:
+    tick = threading.Event()
+
     def race(number: int, path: Path) -> str | None:
         try:
-            return take_lock(path, f"run {number}", 0).nonce
+            return take_lock(path, f"run {number}", 0, pause=lambda wait_s: tick.wait(wait_s / 1000) and None).nonce
         except PermanentError:
             return None
 

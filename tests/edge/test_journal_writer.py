@@ -265,7 +265,6 @@ def test_no_signal_ends_up_in_the_writer_thread(writer: Writer) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a tiny tmpfs")
 def test_on_a_really_full_file_system_decisions_wait_and_arrive(tmp_path: Path, quick_retry: None) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tiny", tmp_path], check=True)
     writer = Writer()

@@ -40,6 +40,7 @@ from retinue.supervise.happenings import (
 )
 from retinue.supervise.run import Run
 from retinue.supervise.state import RunState
+from retinue.supervise.trainer import Surroundings
 from retinue.terms.launch import LaunchSpec, StopSpec
 from retinue.terms.replica import (
     Exited,
@@ -51,6 +52,7 @@ from retinue.terms.replica import (
     RestartPolicy,
     Started,
 )
+from retinue.terms.run import RunRecord
 
 
 class Stuck(AssertionError):
@@ -288,10 +290,8 @@ class World:
         self.run = self._build_run()
 
     def _build_run(self) -> Run:
-        has_trainer = bool(self.plan.trainer.argv)
-        return Run(
-            self.plan, self, Fleet(self.plan, self, {}), (lambda port: {"op": "trainer"}) if has_trainer else None
-        )
+        record = RunRecord("abc", "test", 0, "/runs/x", "/runs/x/attempt-0", "/tmp/n", "/home/u")
+        return Run(self.plan, self, Fleet(self.plan, self, {}), Surroundings(self.plan, record, {}))
 
     # --- edges --------------------------------------------------------------------
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from retinue.errors import EdgeError, PermanentError, TransientError
 
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What a file system without hard links says."""
+
 _PASSING = frozenset(
     {
         errno.ENOSPC,
@@ -43,10 +46,16 @@ def create_secret(path: Path, content: bytes) -> None:
     try:
         # link(2) refuses an existing name, rename(2) would not.
         os.link(temporary, path, follow_symlinks=False)
+    except FileExistsError as error:
+        raise translate_file_error(f"create {str(path)!r}", error) from None
     except OSError as error:
+        if error.errno in _NO_LINKS and not os.path.lexists(path):
+            # Only one process writes these files; without links an accident is all that is guarded against.
+            os.rename(temporary, path)
+            return
         raise translate_file_error(f"create {str(path)!r}", error) from None
     finally:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
 
 
 def replace_secret(path: Path, content: bytes) -> None:

@@ -74,6 +74,9 @@ class ControllerSide(Protocol):
     def on_message(self, node: str, message: FromAgent) -> None:
         """Take anything a joined agent says after its Hello."""
 
+    def on_left(self, node: str, reason: str) -> None:
+        """Learn that a node's connection closed; it may well come back."""
+
     def on_lost(self, node: str, reason: str) -> None:
         """Learn that a node was silent for too long; said once."""
 
@@ -220,3 +223,4 @@ class ChannelServer:
         if agent is not None and self._agents.get(agent.node) is agent:
             del self._agents[agent.node]
             self._last_end[agent.node] = reason
+            self._side.on_left(agent.node, reason)

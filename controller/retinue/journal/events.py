@@ -29,27 +29,35 @@ class EventLine(Record, frozen=True, omit_defaults=True):
 
 
 def read_events(path: Path, since_seq: int = -1) -> list[EventLine]:
-    """Read the lines with a higher seq; a missing file is an empty journal, a broken line is skipped."""
+    """Read the lines with a higher seq; a missing file is an empty journal, a broken line is skipped.
+
+    A line that is there twice counts once: the writer writes again what a failing file system left in doubt.
+    """
     try:
-        raw_lines = path.read_bytes().splitlines()
+        raw_lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    lines = []
+    lines: dict[EventLine, None] = {}
     for raw in raw_lines:
         try:
             line = from_json(raw, EventLine)
         except DecodeError:
             continue
         if line.seq > since_seq:
-            lines.append(line)
-    return lines
+            lines[line] = None
+    return list(lines)
 
 
 def render_event(line: EventLine) -> str:
     """Print one line for people: time, who, what, change, why."""
     clock = time.strftime("%H:%M:%S", time.localtime(line.t_utc))
     change = f" {line.before} -> {line.after}" if line.after and line.after != line.before else ""
-    text = f"{clock}  {line.subject:<14} {line.event}{change}: {line.reason}"
+    text = escape_controls(f"{clock}  {line.subject:<14} {line.event}{change}: {line.reason}")
     if not line.detail:
         return text
-    return text + "".join(f"\n{'':26}| {row}" for row in line.detail.splitlines())
+    return text + "".join(f"\n{'':26}| {escape_controls(row)}" for row in line.detail.splitlines())
+
+
+def escape_controls(text: str) -> str:
+    """Make what a service printed harmless to a terminal: its control characters become visible."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

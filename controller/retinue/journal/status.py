@@ -1,8 +1,10 @@
 """The snapshot of a run: `status.json`, for commands, people and the trainer. Never read back to decide."""
 
+import textwrap
 import time
 from pathlib import Path
 
+from retinue.journal.events import escape_controls
 from retinue.terms.record import DecodeError, Record, from_json
 
 
@@ -98,6 +100,7 @@ class Status(Record, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
+COLUMNS = 80
 STALE_S = 15.0
 """A snapshot older than this is printed with its age: the controller is down, or the file system hangs."""
 
@@ -111,28 +114,34 @@ def read_status(path: Path) -> Status | None:
 
 
 def render_status(status: Status, now_utc: float) -> str:
-    """Print a snapshot in 80 columns."""
+    """Print a snapshot in 80 columns: sentences are wrapped, tables are cut."""
     age_s = now_utc - status.updated_utc
-    lines = [f"run {status.name} ({status.run_id}), attempt {status.attempt}: {status.phase}"]
+    head = [f"run {status.name} ({status.run_id}), attempt {status.attempt}: {status.phase}"]
     if status.ended_by:
-        lines.append(f"ended by {status.ended_by}: {status.cause}")
+        head.append(f"ended by {status.ended_by}: {status.cause}")
     elif age_s > STALE_S:
-        lines.append(f"this snapshot is {age_s:.0f} s old: the controller is down, or the file system hangs")
-    lines.append(_render_trainer(status, now_utc))
-    lines.append("")
-    lines.append(f"{'SERVICE':<18} {'READY':>7} {'RESTARTS':>8} {'IN FLIGHT':>9}  LAST")
+        head.append(f"this snapshot is {age_s:.0f} s old: the controller is down, or the file system hangs")
+    head.append(_render_trainer(status, now_utc))
+    table = ["", f"{'SERVICE':<18} {'READY':>7} {'RESTARTS':>8} {'IN FLIGHT':>9}  LAST"]
     for item in status.services:
         ready = f"{item.ready}/{item.wanted}"
-        lines.append(f"{item.name:<18} {ready:>7} {item.restarts:>8} {item.in_flight:>9}  {item.reason[:34]}")
-    lines.append("")
-    lines.append(f"{'NODE':<18} {'STATE':>7} {'LOAD/CPU':>8} {'FREE MiB':>9}  NOTE")
+        table.append(f"{item.name:<18} {ready:>7} {item.restarts:>8} {item.in_flight:>9}  {item.reason}")
+    table += ["", f"{'NODE':<18} {'STATE':>7} {'LOAD/CPU':>8} {'FREE MiB':>9}  NOTE"]
     for node in status.nodes:
         note = node.cause or node.weaker or node.rung
-        lines.append(
-            f"{node.name:<18} {node.state:>7} {node.load_per_cpu:>8.2f} {node.memory_free_mib:>9}  {note[:34]}"
-        )
-    lines += [f"warning: {warning}" for warning in (*status.warnings, *_find_journal_trouble(status))]
-    return "\n".join(lines)
+        table.append(f"{node.name:<18} {node.state:>7} {node.load_per_cpu:>8.2f} {node.memory_free_mib:>9}  {note}")
+    tail = [f"warning: {warning}" for warning in (*status.warnings, *_find_journal_trouble(status))]
+    return "\n".join([*_wrap(head), *map(_cut, table), *_wrap(tail)])
+
+
+def _wrap(sentences: list[str]) -> list[str]:
+    rows = [textwrap.wrap(escape_controls(text), COLUMNS, subsequent_indent="  ") for text in sentences]
+    return [line for row in rows for line in row]
+
+
+def _cut(row: str) -> str:
+    row = escape_controls(row)
+    return row if len(row) <= COLUMNS else row[: COLUMNS - 3] + "..."
 
 
 def _render_trainer(status: Status, now_utc: float) -> str:

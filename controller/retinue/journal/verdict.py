@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from retinue.journal.events import EventLine, render_event
-from retinue.terms.record import DecodeError, Record, from_json
+from retinue.journal.events import EventLine, escape_controls, render_event
+from retinue.terms.record import DecodeError, Record, from_json, replace
 
 
 class TrainerVerdict(Record, frozen=True):
@@ -104,26 +104,44 @@ def render_verdict(verdict: Verdict) -> str:
     lines += [f"  left by the trainer and ended: pid {item.get('pid')} {item.get('cmd')}" for item in verdict.leftovers]
     lines += [f"  warning: {warning}" for warning in verdict.warnings]
     lines.append(f"  clean      {verdict.clean}")
-    return "\n".join(lines)
+    return "\n".join(map(escape_controls, lines))
 
 
-TURNING_POINTS = ("StopBegun", "NodeLost", "Exited", "LaunchRefused", "LivenessLost")
+TURNING_POINTS = ("NodeLost", "Exited", "LaunchRefused", "LivenessLost")
+SUBJECTS_SHOWN = 8
 
 
 def explain_verdict(verdict: Verdict, events: Sequence[EventLine]) -> list[str]:
-    """Tell why a run ended: the first cause, then what led to it.
+    """Tell why a run ended: what ended it, then the failures that led to it, the first one first.
 
-    Shape: lines for people; the last failures before the stop began, oldest first.
+    Shape: lines for people; per subject its first failure before the stop began, and how many more there were.
     """
-    lines = [f"{verdict.ended_by}: {verdict.cause} (exit code {verdict.exit_code})"]
-    begun = next((index for index, line in enumerate(events) if line.event == "StopBegun"), len(events))
-    before = [line for line in events[: begun + 1] if line.event in TURNING_POINTS and line.after != "stopped"]
-    if before:
-        lines.append("what led to it:")
-        lines += [render_event(line) for line in before[-8:]]
+    lines = [escape_controls(f"{verdict.ended_by}: {verdict.cause} (exit code {verdict.exit_code})")]
+    failures = _find_failures(events)
+    if failures:
+        lines.append("what led to it, the first first:")
+    for found in list(failures.values())[:SUBJECTS_SHOWN]:
+        lines.append(render_event(found[0]))
+        if len(found) > 1:
+            lines.append(f"{'':26}  and {len(found) - 1} more; the last: {render_event(replace(found[-1], detail=''))}")
+    if len(failures) > SUBJECTS_SHOWN:
+        lines.append(f"and {len(failures) - SUBJECTS_SHOWN} more that failed later; see `retinue events`")
     if verdict.clean != "true":
         lines.append(f"clean: {verdict.clean}")
         lines += [
-            f"  node {name}: {node.clean} {node.note}" for name, node in verdict.nodes.items() if node.clean != "true"
+            f"  node {name}: {node.clean} {node.note}".rstrip()
+            for name, node in verdict.nodes.items()
+            if node.clean != "true"
         ]
     return lines
+
+
+def _find_failures(events: Sequence[EventLine]) -> dict[str, list[EventLine]]:
+    """Group what went wrong before the stop began by subject, in order of the first failure."""
+    failures: dict[str, list[EventLine]] = {}
+    for line in events:
+        if line.event == "StopBegun":
+            break
+        if line.event in TURNING_POINTS and line.after != "stopped":
+            failures.setdefault(line.subject, []).append(line)
+    return failures

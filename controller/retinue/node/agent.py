@@ -51,7 +51,6 @@ def main(argv: list[str]) -> int:
 async def _run(join: Join, channel: socket.socket) -> int:
     ends = Ends(
         writer=Writer(),
-        notes=Writer(),
         build_dialer=lambda build_hello, on_message, on_change: AgentLink(join, build_hello, on_message, on_change),
         build_gateway=lambda on_facts: GatewayLink(f"{join.node_dir}/{GATEWAY_SOCKET}", join.node, on_facts),
         nodes=find_nodes(join.node, os.environ.get("SLURM_JOB_NODELIST", "")),

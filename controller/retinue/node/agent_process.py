@@ -19,7 +19,7 @@ from retinue.node.capture import LogWriter
 from retinue.node.exec_probe import ExecProbes
 from retinue.node.facts import LagMeter, read_load_per_cpu, read_memory_free_mib
 from retinue.node.keeper_link import KeeperLink
-from retinue.node.memory import FILE, build_memory, read_memory
+from retinue.node.memory import read_memory, write_memory
 from retinue.node.orders import AgentBeat, End, Handover, Inventory, InventoryDone, ToAgent
 from retinue.node.outbox import Outbox
 from retinue.node.ports import Ports
@@ -68,8 +68,6 @@ class Ends:
 
     writer: Writer
     """For logs, on the run's shared file system."""
-    notes: Writer
-    """For the node directory: a writer of its own, so that a hung shared file system does not make us forget."""
     build_dialer: Callable[[Callable[[], Hello], Callable[[FromController], None], Callable[[bool, str], None]], Dialer]
     """(build_hello, on_message, on_change)"""
     build_gateway: Callable[[Callable[[GatewayFacts], None]], GatewayEnd]
@@ -245,8 +243,7 @@ class AgentProcess:
     def _write_memory(self) -> None:
         self._has_change = False
         if self.slots is not None:
-            path = os.path.join(self.join.node_dir, FILE)
-            self.ends.notes.replace(path, build_memory(self.slots.remember()), 0o600)
+            write_memory(self.join.node_dir, self.slots.remember())
 
     def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         loop.default_exception_handler(context)

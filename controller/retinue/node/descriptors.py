@@ -8,7 +8,6 @@ received descriptor is CLOEXEC and belongs to the receiver, who closes it.
 import fcntl
 import os
 import socket
-import tempfile
 from array import array
 from typing import Any, TypeVar
 
@@ -77,16 +76,16 @@ def _collect_fds(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 def write_body(record: Any) -> int:
     """Put a record of any length into a sealed memfd; the caller closes it."""
     body = to_json(record)
-    if not hasattr(os, "memfd_create"):  # A Python built against an old glibc: an unlinked file does as well.
-        with tempfile.TemporaryFile(dir="/dev/shm") as file:
-            file.write(body)
-            file.flush()
-            return fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
-    fd = os.memfd_create("retinue-body", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    is_memfd = hasattr(os, "memfd_create")
+    if not is_memfd:  # A Python built against an old glibc: a file without a name does as well.
+        fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    else:
+        fd = os.memfd_create("retinue-body", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     left = memoryview(body)
     while left:
         left = left[os.write(fd, left) :]
-    fcntl.fcntl(fd, _F_ADD_SEALS, _SEALS)
+    if is_memfd:
+        fcntl.fcntl(fd, _F_ADD_SEALS, _SEALS)
     return fd
 
 

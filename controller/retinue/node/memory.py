@@ -1,11 +1,13 @@
 """What an agent leaves for the next one: a file in the node directory.
 
 The keeper remembers what runs; this remembers what was found out about it, so that
-a restarted agent neither withdraws a ready replica nor forgets a stop. Written by the
-writer thread; a loss costs a few probes, never a wrong event.
+a restarted agent neither withdraws a ready replica nor forgets a stop. Written at once:
+the node directory is local, and what a killed agent had still queued it would not know.
+A loss (disk full) costs a few probes, never a wrong event.
 """
 
 import os
+from contextlib import suppress
 
 from retinue.lifecycle.streak import ProbeState, build_probe_state
 from retinue.terms.launch import LaunchSpec, ProbeKind
@@ -50,9 +52,18 @@ class Memory(Record, frozen=True):
     entries: tuple[Remembered, ...] = ()
 
 
-def build_memory(entries: tuple[Remembered, ...]) -> bytes:
-    """Encode the file."""
-    return to_json(Memory(entries))
+def write_memory(node_dir: str, entries: tuple[Remembered, ...]) -> None:
+    """Replace what the next agent will read; a disk that is full keeps the older file."""
+    path = os.path.join(node_dir, FILE)
+    with suppress(OSError):
+        handle = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            data = memoryview(to_json(Memory(entries)))
+            while data:
+                data = data[os.write(handle, data) :]
+        finally:
+            os.close(handle)
+        os.replace(f"{path}.new", path)
 
 
 def read_memory(node_dir: str) -> dict[tuple[str, int], Remembered]:

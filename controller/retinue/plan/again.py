@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Set
 
-from retinue.plan.launches import place_launch
 from retinue.plan.places import Ledger, read_want
 from retinue.plan.records import Plan, ReplicaPlan
+from retinue.plan.seats import place_launch
 from retinue.terms.record import replace
 
 

@@ -16,11 +16,10 @@ from retinue.plan.launches import (
     build_launch,
     build_policy,
     build_service,
-    has_node_placeholder,
-    place_launch,
 )
 from retinue.plan.places import ALL, Ledger, Place, Want, build_groups
 from retinue.plan.records import GroupPlan, Plan, ReplicaPlan, TrainerPlan
+from retinue.plan.seats import has_node_placeholder, place_launch
 
 MIB = 1024 * 1024
 

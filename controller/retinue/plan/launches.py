@@ -6,15 +6,14 @@ Fills the placeholders the plan knows; {port} {host} {node_dir} stay for the nod
 from collections.abc import Mapping
 
 from retinue.manifest.schema import Egress, Probe, Service, parse_secret
-from retinue.plan.expand import expand, find_placeholders
+from retinue.plan.expand import expand
 from retinue.plan.records import Dependency, ServicePlan
 from retinue.plan.records import Egress as EgressPlan
+from retinue.plan.seats import NODE_KEEP
 from retinue.terms.launch import LaunchSpec, ProbeKind, ProbeSpec, StopSpec
-from retinue.terms.record import Record, replace
+from retinue.terms.record import Record
 from retinue.terms.replica import Policy, RestartPolicy
 
-NODE_KEEP = frozenset({"port", "host", "node_dir"})
-"""Placeholders that only the node can fill."""
 IMPLIED_PERIOD_S = 1.0
 """Of the readiness probe a service gets without having written one: a bare connect costs nothing, and waiting ten
 seconds for a server that listens after one would look like a fault."""
@@ -58,27 +57,6 @@ def build_launch(name: str, service: Service, index: int, site: Site) -> LaunchS
         log_path=f"{site.attempt_dir}/logs/{name}.{index}/launch-{{n}}.log",
         keep_env=service.keep_env,
     )
-
-
-def place_launch(launch: LaunchSpec, node: str, gpus: tuple[int, ...]) -> LaunchSpec:
-    """Fill {node} and the devices of a launch."""
-    known = {"node": node}
-    return replace(
-        launch,
-        argv=tuple(expand(word, known, NODE_KEEP) for word in launch.argv),
-        env={key: expand(value, known, NODE_KEEP) for key, value in launch.env.items()},
-        probes=tuple(
-            replace(probe, exec_argv=tuple(expand(word, known, NODE_KEEP) for word in probe.exec_argv))
-            for probe in launch.probes
-        ),
-        gpus=gpus,
-    )
-
-
-def has_node_placeholder(launch: LaunchSpec) -> bool:
-    """Tell whether a launch mentions its node, so that another place gives another launch."""
-    texts = [*launch.argv, *launch.env.values(), *(word for probe in launch.probes for word in probe.exec_argv)]
-    return any("node" in find_placeholders(text) for text in texts)
 
 
 def build_policy(service: Service, launch: LaunchSpec, is_movable: bool) -> Policy:

@@ -22,6 +22,8 @@ class Cause(str, Enum):
     """A service with `on_exhausted: fail_run` (or `hold`, after run.hold) is beyond its restart budget."""
     NODE_LOST = "node_lost"
     """The last node, or one the trainer runs on, was lost."""
+    FENCED = "fenced"
+    """A newer attempt took the run directory over."""
     TRAINER_REFUSED = "trainer_refused"
     """The trainer's command cannot be executed or found."""
     STUB_LOST = "stub_lost"
@@ -50,7 +52,7 @@ def find_exit_code(ending: Ending, trainer_started: bool, code: int | None, sign
     before, the code of what prevented it.
     Source: DESIGN.md section 5.
     """
-    if ending.cause in (Cause.FAIL_RUN, Cause.NODE_LOST, Cause.NOT_READY, Cause.CONTROLLER_LOST):
+    if ending.cause in (Cause.FAIL_RUN, Cause.NODE_LOST, Cause.NOT_READY, Cause.CONTROLLER_LOST, Cause.FENCED):
         return 5
     if trainer_started:
         if code is not None:

@@ -75,6 +75,8 @@ class Fleet:
         self._live_count = len(self.seats)
         """Replicas in a phase that is not terminal."""
         self._has_new_phases = True
+        self.shared_env: dict[str, str] = {}
+        """What every service learns of the run once its gateways are bound: the services' URLs, the node lists."""
         self.lost_nodes: set[str] = set()
         self.exhausted: deque[tuple[str, str]] = deque()
         """(replica id, reason) of replicas that will not be tried again; the run takes them from here."""
@@ -177,6 +179,7 @@ class Fleet:
         spec = replace(
             launch,
             incarnation=incarnation,
+            env={**self.shared_env, **launch.env},
             secrets={**launch.secrets, **self.secrets.get(seat.place.service, {})},
             log_path=launch.log_path.replace("{n}", str(incarnation)),
         )

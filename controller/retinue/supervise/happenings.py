@@ -115,6 +115,13 @@ class StopSignal:
 
 
 @dataclass(frozen=True, slots=True)
+class FencedOff:
+    """A newer attempt owns the run directory: this one must end."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReported:
     """The outer process of a node ended and said what it left behind."""
 
@@ -164,6 +171,7 @@ Happening = (
     | TrainerRefused
     | TrainerExited
     | StopSignal
+    | FencedOff
     | NodeReported
     | OperatorAsked
     | ReplicaTimer

@@ -24,6 +24,7 @@ from retinue.supervise.happenings import (
     AgentJoined,
     AgentLeft,
     AgentSaid,
+    FencedOff,
     Happening,
     NodeGone,
     OperatorAsked,
@@ -38,7 +39,7 @@ from retinue.supervise.snapshot import build_verdict
 from retinue.supervise.run import Run
 from retinue.supervise.store import StateStore
 from retinue.supervise.to_stub import StubLink
-from retinue.supervise.trainer import build_trainer_environment
+from retinue.supervise.trainer import Surroundings
 from retinue.terms import run as files
 from retinue.terms.record import from_json
 from retinue.terms.run import RunRecord
@@ -123,7 +124,7 @@ class Controller:
         self.recorder = Recorder(record)
         self.journal = self.recorder
         fleet = Fleet(plan, self, find_secrets(plan, env))
-        self.run = Run(plan, self, fleet, self._build_trainer_order if plan.trainer.argv else None)
+        self.run = Run(plan, self, fleet, Surroundings(plan, record, dict(env)))
         self._is_over = asyncio.Event()
         self._soon: asyncio.TimerHandle | None = None
 
@@ -140,10 +141,6 @@ class Controller:
         self.recorder.write_snapshots(self.run)
         self.stub.order({"op": "finish", "exit_code": exit_code, "verdict": verdict})
         self._is_over.set()
-
-    def _build_trainer_order(self, port: int) -> dict[str, Any]:
-        env = build_trainer_environment(self.plan, self.record, self.env, port)
-        return {"op": "trainer", "argv": list(self.plan.trainer.argv), "env": env, "cwd": self.record.start_dir}
 
     # --- the channel's side --------------------------------------------------------
 
@@ -208,6 +205,8 @@ class Controller:
             lag_s = loop.time() - due_s
             self.server.check_silence(lag_s)
             self.post(Ticked(lag_s))
+            if self.recorder.taken_by:
+                self.post(FencedOff(self.recorder.taken_by))
 
     def _snapshot_soon(self) -> None:
         """Write snapshots shortly after a burst of happenings, so that files follow within a moment."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.journal.events import EventLine
+from retinue.journal.lock import RunLock
 from retinue.journal.status import JournalStatus
 from retinue.journal.writer import Writer
 from retinue.supervise.run import Run
@@ -35,6 +36,7 @@ class Recorder:
         self._seq = 0
         self._endpoints = b""
         self._epoch = 0
+        self._lock = RunLock(Path(record.run_dir) / files.LOCK, record.run_id)
         self._locked_s = 0.0
 
     def begin(self, starts: int) -> None:
@@ -60,7 +62,13 @@ class Recorder:
             )
         if now_s - self._locked_s > LOCK_PERIOD_S:
             self._locked_s = now_s
-            self._writer.touch(Path(self._record.run_dir) / files.LOCK)
+            self._writer.call("lock", self._lock.refresh)
+
+    @property
+    def taken_by(self) -> str:
+        """Who took the run directory over, in words; empty while it is ours."""
+        owner = self._lock.lost_to
+        return "" if owner is None else f"run {owner.run_id}, attempt {owner.attempt}, pid {owner.pid} on {owner.host}"
 
     def _describe(self, now_s: float) -> JournalStatus:
         writer = self._writer

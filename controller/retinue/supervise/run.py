@@ -6,8 +6,7 @@ services callers-first, then the nodes. Never waits and never reads a clock of
 its own; `advance` is level-triggered, so any order of happenings gets there.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from retinue.channel.messages import (
     Answer,
@@ -29,6 +28,7 @@ from retinue.supervise.happenings import (
     AgentJoined,
     AgentLeft,
     AgentSaid,
+    FencedOff,
     Happening,
     LaunchExited,
     NodeGone,
@@ -48,6 +48,7 @@ from retinue.supervise.nodes import Nodes
 from retinue.supervise.routes import build_membership
 from retinue.supervise.state import RunPhase, RunState, TrainerState
 from retinue.supervise.teardown import Teardown
+from retinue.supervise.trainer import Surroundings
 from retinue.terms.record import replace
 from retinue.terms.replica import DependenciesReady, LaunchRefused, NodeLost, OnExhausted, Phase, RestartAsked
 
@@ -59,14 +60,11 @@ ROUTES_WAIT_S = 2.0
 class Run:
     """The whole run. `handle` is the one door."""
 
-    def __init__(
-        self, plan: Plan, edges: Edges, fleet: Fleet, build_trainer_order: Callable[[int], dict[str, Any]] | None
-    ) -> None:
+    def __init__(self, plan: Plan, edges: Edges, fleet: Fleet, surroundings: Surroundings) -> None:
         self.plan = plan
         self.edges = edges
         self.fleet = fleet
-        self.build_trainer_order = build_trainer_order
-        """Gateway port -> the stub's `trainer` order; None: `up`, a run without a trainer."""
+        self.surroundings = surroundings
         self.state = RunState()
         self.nodes = Nodes([node.name for node in plan.allocation.nodes], edges.gateway_ports)
         self.teardown = Teardown(self)
@@ -79,6 +77,8 @@ class Run:
     def restore(self, state: RunState, seats: Mapping[str, Seat]) -> None:
         """Go on where the last controller was killed; agents and the stub say what happened since."""
         self.state = state
+        if state.gateway_port is not None:
+            self.fleet.shared_env = self.surroundings.build_shared_env(state.gateway_port)
         self.fleet.restore(seats)
 
     # --- the one door ----------------------------------------------------------
@@ -130,6 +130,8 @@ class Run:
             case StubGone():
                 self.change(trainer=TrainerState.ENDED, has_launch_ended=True)
                 self.teardown.begin(Cause.STUB_LOST, "the stub was killed")
+            case FencedOff(by=by):
+                self.teardown.begin(Cause.FENCED, f"the run directory was taken over by {by}")
             case OperatorAsked(ask=ask, reply=reply):
                 reply(self._answer(ask))
             case ReplicaTimer(replica=key, fired=fired):
@@ -230,6 +232,7 @@ class Run:
             self._propose_port()
         elif not self.nodes.unbound():
             self.edges.timers.cancel("join")
+            self.fleet.shared_env = self.surroundings.build_shared_env(self.nodes.port)
             self.change(phase=RunPhase.STARTING, gateway_port=self.nodes.port)
             self.edges.journal.note("run", "NodesJoined", f"gateways listen on port {self.nodes.port}")
 
@@ -296,9 +299,9 @@ class Run:
             return
         self.change(phase=RunPhase.RUNNING)
         self.edges.journal.note("run", "ServicesReady", "all services are ready")
-        if self.build_trainer_order is not None and self.nodes.port is not None:
+        if self.plan.trainer.argv and self.nodes.port is not None:
             self.change(trainer=TrainerState.ASKED)
-            self.edges.stub.order(self.build_trainer_order(self.nodes.port))
+            self.edges.stub.order(self.surroundings.build_trainer_order(self.nodes.port))
 
     # --- nodes --------------------------------------------------------------------
 
@@ -334,7 +337,7 @@ class Run:
             self.fleet.apply(seat.replica.id, NodeLost(seat.replica.incarnation, f"node {node}: {cause}"))
 
     def _trainer_nodes(self) -> tuple[str, ...]:
-        if self.build_trainer_order is None:
+        if not self.plan.trainer.argv:
             return ()
         for group in self.plan.groups:
             if group.name == self.plan.trainer.group:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from retinue.journal.lock import find_owner, is_owner_alive, release_lock
+from retinue.journal.verdict import read_verdict
 from retinue.node.census import build_census, find_left, kill_left
 from retinue.plan.records import Plan
 from retinue.terms import run as files
@@ -89,16 +90,29 @@ def _sweep_one(run_id: str, run_dir: str, node_dir: Path | None) -> Swept:
 
 
 def _find_reason_to_keep(run_id: str, run_dir: str, node_dir: Path | None) -> str:
-    """Say why a run must not be touched; empty when it is dead."""
-    owner = find_owner(Path(run_dir) / files.LOCK) if run_dir else None
-    if owner is not None and owner.run_id == run_id and is_owner_alive(owner):
-        return f"it is running (stub pid {owner.pid} on {owner.host})"
-    if _has_live_stub(run_id):
-        return "its stub is alive"
+    """Say why a run must not be touched; empty only when its death is proved.
+
+    Proof is the lock's owner, seen dead from this very pid namespace, or a verdict: the stub writes it last.
+    """
     job_id = _read_job(node_dir)
     if job_id:
         return f"it belongs to Slurm job {job_id}, which may not be over"
-    return ""
+    owner = find_owner(Path(run_dir) / files.LOCK) if run_dir else None
+    if owner is not None and owner.run_id == run_id:
+        is_alive = is_owner_alive(owner)
+        if is_alive is None:
+            return f"its stub (pid {owner.pid} on {owner.host}) cannot be seen from here"
+        return f"it is running (stub pid {owner.pid})" if is_alive else ""
+    if _has_live_stub(run_id):
+        return "its stub is alive"
+    if run_dir and _has_verdict(Path(run_dir), run_id):
+        return ""
+    return "nothing proves that it is dead: no lock and no verdict of it can be read"
+
+
+def _has_verdict(run_dir: Path, run_id: str) -> bool:
+    verdicts = (read_verdict(path) for path in run_dir.glob(f"attempt-*/{files.VERDICT}"))
+    return any(verdict is not None and verdict.run_id == run_id for verdict in verdicts)
 
 
 def _read_job(node_dir: Path | None) -> str | None:

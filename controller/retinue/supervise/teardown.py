@@ -33,6 +33,7 @@ class Teardown:
     def __init__(self, run: "Run") -> None:
         self.run = run
         self._asked: set[str] = set()
+        self._noted: set[str] = set()
         self._signal: StopSignal | None = None
 
     @property
@@ -43,7 +44,9 @@ class Teardown:
 
     def begin(self, cause: Cause, text: str, signal: int | None = None, refused_code: int = 0) -> None:
         """Stop the run; the first cause stays, a later one is only noted."""
-        self.run.edges.journal.note("run", "StopBegun", text)
+        if text not in self._noted:
+            self._noted.add(text)
+            self.run.edges.journal.note("run", "StopBegun", text)
         if self.run.state.ending is None:
             self.run.change(ending=Ending(cause, text, signal, refused_code))
 
