@@ -1,9 +1,14 @@
 """Fixtures for all tests: a clean environment, root-only tests by name, no silent skips in CI."""
 
+import asyncio
 import os
 from collections.abc import Generator
 
 import pytest
+
+# pytest-asyncio asks for the thread's current loop; where none was ever set asyncio makes one, which
+# nobody closes, and some later test fails with its ResourceWarning. "None" is an answer too.
+asyncio.set_event_loop(None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,11 +19,6 @@ NONCE = "the nonce"
 VERSION = "1.2.3"
 DEADLINE_S = 20.0
 
-# pytest-asyncio asks for the thread's current loop; where none was ever set asyncio makes one, which
-# nobody closes, and some later test fails with its ResourceWarning. "None" is an answer too.
-asyncio.set_event_loop(None)
-
-
 # Keys are made once: the cache is on functions without defaults, where equal calls look equal.
 _make_authority = cache(build_authority)
 _make_certificate = cache(build_certificate)

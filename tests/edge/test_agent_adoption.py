@@ -4,7 +4,8 @@ import os
 import signal
 from pathlib import Path
 
-from agent_stage import PYTHON, is_alive, open_stage, wait_for
+from agent_doubles import is_alive, wait_for
+from agent_stage import PYTHON, open_stage
 
 from retinue.terms.launch import ProbeKind, ProbeSpec
 from retinue.terms.replica import Exited, LivenessLost, ReadinessChanged, Started

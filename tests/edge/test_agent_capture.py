@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from agent_stage import FileWriter, open_stage, wait_for
+from agent_doubles import FileWriter, wait_for
+from agent_stage import open_stage
 
 from retinue.node import capture
 from retinue.node.capture import Capture, LogFiles

@@ -4,7 +4,8 @@ import os
 import signal
 from pathlib import Path
 
-from agent_stage import is_alive, open_stage, wait_for
+from agent_doubles import is_alive, wait_for
+from agent_stage import open_stage
 
 from retinue.channel.messages import EndNode, NodeEnding
 from retinue.terms.launch import StopSpec

@@ -6,7 +6,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from agent_stage import open_stage, wait_for
+from agent_doubles import wait_for
+from agent_stage import open_stage
 
 from retinue.errors import TransientError
 from retinue.node import ports

@@ -6,7 +6,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from agent_stage import PYTHON, is_alive, open_stage, wait_for
+from agent_doubles import is_alive, wait_for
+from agent_stage import PYTHON, open_stage
 
 from retinue.channel.messages import Report
 from retinue.node.facts import LagMeter

@@ -3,7 +3,10 @@
 import signal
 from pathlib import Path
 
-from agent_stage import PYTHON, is_alive, open_stage
+from agent_doubles import is_alive
+from agent_stage import PYTHON, open_stage
+
+from retinue.node.census import build_census, find_left
 
 WAIT = "import signal\nwhile True: signal.pause()\n"
 ESCAPE = """
@@ -43,6 +46,14 @@ for _ in range(8):
         open('{where}/armed', 'w').write('x\\n')
         while True: signal.pause()
 signal.pause()
+"""
+CHAIN = """
+import os
+if os.fork() == 0:
+    while True:
+        os.setsid()
+        if os.fork() != 0:
+            os._exit(0)
 """
 
 
@@ -115,3 +126,13 @@ async def test_children_that_outlive_a_crashed_leader_are_ended_with_it(tmp_path
         exited = await stage.wait_exit("svc/0")
         assert not is_alive(child)
         assert (exited.signal, exited.escapees) == (signal.SIGKILL, 0)
+
+
+async def test_a_chain_of_processes_that_each_leave_at_once_is_caught(tmp_path: Path) -> None:
+    async with open_stage(tmp_path) as stage:
+        await stage.start(stage.build_spec(CHAIN))
+        exited = await stage.wait_exit("svc/0")
+        agent = stage.agent.slots
+        assert agent is not None
+        assert exited.left == ()
+        assert find_left(build_census({"RETINUE_RUN_ID": stage.run_id, "RETINUE_REPLICA": "svc/0"})) == set()

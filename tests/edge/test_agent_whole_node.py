@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import channel_scenes as scenes
-from agent_stage import is_alive, wait_for
+from agent_doubles import is_alive, wait_for
 
 from retinue import __version__
 from retinue.channel.join import write_join
@@ -65,11 +66,15 @@ def start_outer(argv: list[str], where: Path) -> "subprocess.Popen[str]":
 async def open_node(where: Path) -> AsyncIterator[Node]:
     (where / "attempt-0").mkdir()
     (where / "attempt-0" / "nonce").write_text(scenes.NONCE + "\n")
+    # A run id of its own: the janitor of a node that just ended looks for processes by it.
+    run_id = secrets.token_hex(6)
+    cert_pem, key_pem = scenes.certificate("controller", "controller", run_id)
+    changes = {"run_id": run_id, "ca_pem": scenes.authority(run_id).ca_pem, "cert_pem": cert_pem, "key_pem": key_pem}
     with scenes.bind_listener() as listener:
         desk = scenes.Desk()
-        async with scenes.serving(listener, desk, version=__version__) as server:
+        async with scenes.serving(listener, desk, version=__version__, **changes) as server:
             join = replace(
-                scenes.build_join(listener),
+                scenes.build_join(listener, run_id=run_id, signer=run_id),
                 run_dir=str(where),
                 attempt_dir=str(where / "attempt-0"),
                 node_dir=str(where / "node"),

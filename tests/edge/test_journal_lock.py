@@ -14,16 +14,7 @@ import pytest
 
 from retinue.errors import PermanentError
 from retinue.journal import lock as lock_room
-from retinue.journal.lock import (
-    Owner,
-    RunLock,
-    build_owner,
-    find_owner,
-    is_owner_alive,
-    look,
-    release_lock,
-    take_lock,
-)
+from retinue.journal.lock import Owner, RunLock, build_owner, find_owner, is_owner_alive, look, release_lock, take_lock
 from retinue.terms.record import replace, to_json
 
 ELSEWHERE = "another-host"
@@ -113,13 +104,17 @@ def test_a_pid_that_was_used_again_is_not_the_owner(path: Path, living: int) -> 
 
 
 def test_a_zombie_owner_is_dead(path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    put(path, pid=child.pid, pid_start=7)
-    owner = build_owner("other", 0, "", child.pid)
-    assert is_owner_alive(replace(owner, pid_start=7)) is False
-    assert take(path).run_id == "mine"
-    child.wait()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    owner = put(path, pid=child.pid, pid_start=lock_room.read_pid_start(child.pid))
+    assert is_owner_alive(owner)
+    assert child.stdin is not None
+    child.stdin.close()
+    try:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert is_owner_alive(owner) is False
+        assert take(path).run_id == "mine"
+    finally:
+        child.wait()
 
 
 @pytest.mark.parametrize("change", [{"host": ELSEWHERE}, {"where": "another boot"}])

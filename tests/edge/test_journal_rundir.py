@@ -15,7 +15,7 @@ from retinue.journal.rundir import build_edge_error, create_run_dir, find_attemp
 
 
 def create(run_dir: Path, attempt: int = 0, run_id: str = "r1", start_dir: Path | None = None, job: str = "") -> Path:
-    return create_run_dir(run_dir, run_id, attempt, "retinue: 1\n", start_dir, job)
+    return create_run_dir(run_dir, run_id, attempt, {"manifest.yaml": "retinue: 1\n"}, start_dir, job)
 
 
 def test_a_new_run_directory_is_complete_and_closed(tmp_path: Path) -> None:
@@ -117,8 +117,9 @@ def test_a_full_disk_is_transient_and_leaves_no_lock_behind(tmp_path: Path, size
     subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tiny", tmp_path], check=True)
     try:
         with pytest.raises(TransientError, match="free some space"):
-            create_run_dir(tmp_path / "x", "r1", 0, "x" * 100_000)
+            create_run_dir(tmp_path / "x", "r1", 0, {"manifest.yaml": "x" * 100_000})
         assert find_owner(tmp_path / "x" / "lock") is None
+        assert os.listdir(tmp_path) == []
     finally:
         subprocess.run(["umount", tmp_path], check=True)
 
@@ -130,7 +131,24 @@ def test_a_disk_that_fills_up_on_the_way_gives_the_lock_back(tmp_path: Path, mon
     monkeypatch.setattr(rundir_room, "replace_text", refuse)
     with pytest.raises(TransientError, match="quota"):
         create(tmp_path / "x")
-    assert find_owner(tmp_path / "x" / "lock") is None
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_cannot_be_made_leaves_an_older_attempt_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = create(tmp_path / "x", run_id="r1")
+    (first / "verdict.json").touch()
+
+    def refuse(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(rundir_room, "replace_text", refuse)
+    with pytest.raises(TransientError):
+        create(tmp_path / "x", run_id="r1")
+    assert find_attempt(tmp_path / "x") == first
+    assert sorted(os.listdir(first)) == ["logs", "verdict.json"]
+    assert sorted(os.listdir(tmp_path / "x")) == ["attempt-0", "current", "manifest.yaml"]
 
 
 @pytest.mark.parametrize("code", sorted(errno.errorcode))

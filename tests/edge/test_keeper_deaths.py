@@ -37,6 +37,7 @@ def test_end_of_file_on_the_stop_descriptor_ends_the_node(rung: str) -> None:
         node.stop()
         report = expect_clean(node, rung, 0)
         assert "stub" in report["note"]
+        assert "killed" not in report["note"]
 
 
 @RUNGS
@@ -47,6 +48,7 @@ def test_a_signal_to_the_outer_process_ends_the_node(rung: str, number: signal.S
         node.outer.send_signal(number)
         report = expect_clean(node, rung, 0)
         assert number.name in report["note"]
+        assert "had to be killed" not in report["note"]
 
 
 @RUNGS
@@ -72,6 +74,16 @@ def test_a_killed_keeper_takes_everything_with_it_and_is_named(rung: str) -> Non
 def test_a_killed_outer_process_leaves_its_janitor_to_clean_up(rung: str) -> None:
     with running_node(rung) as node:
         start_escapees(node, node.first_agent())
+        node.outer.kill()
+        node.wait_gone()
+
+
+@RUNGS
+def test_an_outer_process_killed_over_a_hung_keeper_leaves_nothing(rung: str) -> None:
+    with running_node(rung, keeper_limit_s=0.5) as node:
+        puppet = node.first_agent()
+        puppet.start("judge/0", f"setsid sleep {node.mark} & exec sleep {node.mark}")
+        os.kill(node.keeper_pid, signal.SIGSTOP)
         node.outer.kill()
         node.wait_gone()
 

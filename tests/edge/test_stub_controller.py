@@ -172,12 +172,22 @@ def test_stops_are_counted_and_named(rig: Rig) -> None:
 
 
 def test_a_stop_before_the_controller_said_anything_is_obeyed_by_the_stub(rig: Rig) -> None:
-    rig.start("", controller_argv=["/bin/sh", "-c", "echo $$ > pid; exec sleep 600"])
+    rig.start("", beat_timeout_s=4.0, controller_argv=["/bin/sh", "-c", "echo $$ > pid; exec sleep 600"])
     mute = int(rig.await_file("pid"))
     rig.signal_stub(signal.SIGTERM)
     assert rig.wait() == 128 + signal.SIGTERM
     assert not is_running(mute)
     assert rig.verdict["ended_by"] == "signal"
+
+
+def test_a_stop_that_a_living_controller_takes_its_time_for_is_left_to_it(rig: Rig) -> None:
+    body = "trainer('/bin/sh', '-c', 'trap \"sleep 1.5; exit 23\" TERM; echo up > up; while :; do sleep 0.05; done')\n"
+    body += "hear('stop')\nsay(op='signal_trainer', signal='TERM')\nuntil_trainer_ends()"
+    rig.start(body, beat_timeout_s=2.0)
+    rig.await_file("up")
+    rig.signal_stub(signal.SIGTERM)
+    assert rig.wait() == 23
+    assert "no controller to act" not in rig.stderr
 
 
 def test_the_third_stop_ends_a_trainer_that_ignores_term_without_the_controllers_word(rig: Rig) -> None:

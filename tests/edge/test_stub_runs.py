@@ -101,6 +101,17 @@ def test_the_trainer_gets_the_orders_environment_the_callers_descriptors_and_the
     assert "pipe:" in rig.stdout
 
 
+def test_a_pipe_that_was_handed_down_ends_with_the_trainer_not_with_the_run(rig: Rig) -> None:
+    read_fd, write_fd = os.pipe()
+    body = "shell('exit 0')\nhear('trainer_exited')\nhear('stop')\nfinish(0)"
+    rig.start(body, pass_fds=(write_fd,))
+    os.close(write_fd)
+    assert os.read(read_fd, 1) == b""
+    os.close(read_fd)
+    rig.signal_stub(signal.SIGTERM)
+    assert rig.wait() == 0
+
+
 def test_node_reports_are_passed_on_and_decide_cleanliness(rig: Rig) -> None:
     report = json.dumps({"retinue_node": "n1", "clean": True, "rung": "namespace", "left": [], "note": ""})
     script = f"echo hello from srun; echo '{report}'; printf tail"
@@ -161,7 +172,7 @@ def test_the_end_removes_our_part_of_the_node_directory_and_our_lock_only(rig: R
 
 
 def test_another_runs_lock_stays(rig: Rig) -> None:
-    (rig.run_dir / "lock").write_text(json.dumps({"run_id": "someone-else", "attempt": 1}))
+    (rig.run_dir / "lock").write_text(json.dumps({"run_id": "someone-else", "attempt": 0}))
     assert rig.run("finish(0)") == 0
     assert (rig.run_dir / "lock").exists()
     assert not rig.node_dir.exists()

@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from support.real_run import RealRun, real_run, server_service
+from support.real_run import RealRun, is_running, real_run, server_service
 
 
 class Caller:
@@ -126,7 +126,7 @@ def test_a_killed_stub_ends_the_run_and_the_controller_writes_the_verdict(run: R
     run.signal(signal.SIGKILL)
     run.wait_end()
     run.assert_nothing_left()
-    assert not Path(f"/proc/{trainer}").exists()
+    assert not is_running(trainer)
     assert run.verdict()["ended_by"] == "stub_lost"
 
 

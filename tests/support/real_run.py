@@ -201,6 +201,14 @@ class RealRun:
             time.sleep(0.1)
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process runs; a zombie that nobody has reaped yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def read_environs() -> Iterator[tuple[int, bytes]]:
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

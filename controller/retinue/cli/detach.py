@@ -9,16 +9,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from retinue.errors import RetinueError
-
 PREPARED = b"prepared "
 
 
 def start_detached(prepare: Callable[[], tuple[Path, Path]], become: Callable[[Path], None]) -> tuple[int, Path]:
     """Fork; the child prepares, says so, and becomes the stub in a session of its own.
 
-    Shape:  `prepare` returns (run.json, run directory); this returns (stub pid, run directory).
-    Errors: SystemExit with the pre-flight's exit code; its message is on stderr already.
+    Shape:  `prepare` returns (run.json, run directory); this returns (stub pid, run directory), in the parent only.
+    Errors: in the child, what `prepare` raises: it is the command's to print; in the parent SystemExit with the
+            child's exit code then.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -26,36 +25,29 @@ def start_detached(prepare: Callable[[], tuple[Path, Path]], become: Callable[[P
     pid = os.fork()
     if pid == 0:
         os.close(near)
-        _be_child(prepare, become, far)
-    os.close(far)
-    with open(near, "rb") as file:
-        said = file.read()
-    if said.startswith(PREPARED):
-        return pid, Path(os.fsdecode(said.removeprefix(PREPARED)))
-    _, status = os.waitpid(pid, 0)
-    raise SystemExit(os.waitstatus_to_exitcode(status))
-
-
-def _be_child(prepare: Callable[[], tuple[Path, Path]], become: Callable[[Path], None], far: int) -> None:
-    code = 70
-    try:
         run_json, run_dir = prepare()
         _leave_terminal(run_dir)
         os.write(far, PREPARED + os.fsencode(run_dir))
         os.close(far)
         become(run_json)
-    except RetinueError as error:
-        print(f"retinue: {error}", file=sys.stderr, flush=True)
-        code = error.exit_code
-    finally:
-        os._exit(code)
+    os.close(far)
+    with open(near, "rb") as file:
+        said = file.read()
+    if said.startswith(PREPARED):
+        return pid, Path(os.fsdecode(said.removeprefix(PREPARED)))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    raise SystemExit(code if code >= 0 else 128 - code)
 
 
 def _leave_terminal(run_dir: Path) -> None:
     """A session of its own, no input, output into `stub.log`."""
     os.setsid()
-    null = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(run_dir / "stub.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        log = os.open(run_dir / "stub.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    except OSError:
+        # A disk that has just filled up must not end a run that is prepared; what the stub says is lost.
+        log = os.dup(null)
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)

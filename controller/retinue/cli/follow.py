@@ -1,43 +1,54 @@
-"""Read the end of a log, and go on reading it across launches."""
+"""Read the end of a log, and go on reading it across launches and rotations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 TAIL_BYTES = 256 * 1024
 """As far back as the last lines are looked for."""
 
-
-def read_tail(path: Path | None, count: int) -> list[str]:
-    """Read the last lines of a file; [] when there is none."""
-    if path is None or count == 0:
-        return []
-    with open(path, "rb") as file:
-        file.seek(0, 2)
-        file.seek(max(0, file.tell() - TAIL_BYTES))
-        return file.read().decode(errors="replace").splitlines()[-count:]
+FindNewest = Callable[[Path], Path | None]
 
 
-def follow_file(directory: Path, find_newest: Callable[[Path], Path | None]) -> Iterator[list[str]]:
-    """Yield the complete lines that are new since the last time, from whatever launch is the newest; never ends."""
-    path = find_newest(directory)
-    offset = path.stat().st_size if path is not None else 0
-    while True:
-        newest = find_newest(directory)
-        if newest is None:
-            yield []
-            continue
+class Follower:
+    """Reads one replica's log: its last lines first, then whatever is new, each line once."""
+
+    def __init__(self, directory: Path, find_newest: FindNewest) -> None:
+        self._directory = directory
+        self._find_newest = find_newest
+        self._path = find_newest(directory)
+        self._offset = 0
+
+    def read_tail(self, count: int) -> list[str]:
+        """Read the last `count` lines of the newest file; what is read later begins after them."""
+        if self._path is None:
+            return []
+        with open(self._path, "rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - TAIL_BYTES))
+            data = file.read()
+            self._offset = file.tell()
+        return data.decode(errors="replace").splitlines()[-count:] if count else []
+
+    def read_new(self) -> list[str]:
+        """Read the complete lines that are new; the rest of an older launch comes before the newest one."""
+        newest = self._find_newest(self._directory)
         lines: list[str] = []
-        if path is not None and newest != path:
-            lines, _ = _read_from(path, offset)
-            path, offset = newest, 0
-        path = newest
-        fresh, offset = _read_from(path, offset)
-        yield lines + fresh
+        if newest != self._path:
+            lines = self._read(is_whole=True)
+            self._path, self._offset = newest, 0
+        return lines + self._read(is_whole=False)
 
-
-def _read_from(path: Path, offset: int) -> tuple[list[str], int]:
-    with open(path, "rb") as file:
-        file.seek(offset)
-        text = file.read()
-    complete = text[: text.rfind(b"\n") + 1]
-    return complete.decode(errors="replace").splitlines(), offset + len(complete)
+    def _read(self, is_whole: bool) -> list[str]:
+        """Read on; `is_whole`: the file grows no more, its last line may lack its end."""
+        if self._path is None:
+            return []
+        with open(self._path, "rb") as file:
+            if file.seek(0, 2) < self._offset:
+                # Begun afresh under the same name: the newest half of a flood.
+                self._offset = 0
+            file.seek(self._offset)
+            data = file.read()
+        if not is_whole:
+            data = data[: data.rfind(b"\n") + 1]
+        self._offset += len(data)
+        return data.decode(errors="replace").splitlines()

@@ -7,25 +7,26 @@ run has died; none of them asks Slurm or the controller.
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from retinue.cli.follow import follow_file, read_tail
+from retinue.cli.follow import Follower
 from retinue.errors import NotReadyError, UsageError
 from retinue.journal.events import read_events, render_event
-from retinue.journal.rundir import find_attempt, find_run
-from retinue.journal.status import Status, read_status, render_status
+from retinue.journal.rundir import find_attempt, find_run, is_dead
+from retinue.journal.status import STALE_S, Status, read_status, render_status
 from retinue.journal.verdict import explain_verdict, read_verdict, render_verdict
 from retinue.terms import run as files
-from retinue.terms.record import to_pretty_json
+from retinue.terms.record import to_json, to_pretty_json
 
 RUN = click.option(
     "--run", "run_name", metavar="RUN", help="Run directory, name or job id. [default: the latest run here]"
 )
 RUN_ARGUMENT = click.argument("run_name", metavar="[RUN]", required=False)
 POLL_S = 0.3
+DEAD = "the run is dead: its stub is gone and left no verdict; `retinue sweep` ends what it left on its host"
 
 
 def find_attempt_dir(run_name: str | None) -> Path:
@@ -43,7 +44,12 @@ def require_status(attempt_dir: Path) -> Status:
 @RUN_ARGUMENT
 @click.option("--json", "as_json", is_flag=True, help="The snapshot as JSON.")
 def status(run_name: str | None, as_json: bool) -> None:
-    """Show services, nodes and the trainer of a run, from its last snapshot."""
+    """Show services, nodes and the trainer of a run, from its last snapshot.
+
+    \b
+    retinue status               the latest run here
+    retinue status --json | jq .services
+    """
     attempt_dir = find_attempt_dir(run_name)
     found = require_status(attempt_dir)
     if as_json:
@@ -53,12 +59,19 @@ def status(run_name: str | None, as_json: bool) -> None:
     verdict = read_verdict(attempt_dir / files.VERDICT)
     if verdict is not None:
         click.echo("\n" + render_verdict(verdict))
+    elif is_dead(attempt_dir.parent):
+        click.echo("\n" + DEAD)
 
 
 @click.command()
 @RUN_ARGUMENT
 def why(run_name: str | None) -> None:
-    """Say why a run ended, first cause first; for a running one, what is wrong with it now."""
+    """Say why a run ended, first cause first; for a running one, what is wrong with it now.
+
+    \b
+    retinue why                  the latest run here
+    retinue why 4711             the run of Slurm job 4711
+    """
     attempt_dir = find_attempt_dir(run_name)
     verdict = read_verdict(attempt_dir / files.VERDICT)
     events = read_events(attempt_dir / files.EVENTS)
@@ -69,7 +82,8 @@ def why(run_name: str | None) -> None:
         return
     found = require_status(attempt_dir)
     unready = [replica for replica in found.replicas if replica.phase not in ("ready", "stopped")]
-    click.echo(f"run {found.name} has no verdict: it is {found.phase}")
+    state = DEAD if is_dead(attempt_dir.parent) else f"it is {found.phase}"
+    click.echo(f"run {found.name} has no verdict: {state}")
     for replica in unready:
         click.echo(f"  {replica.id} is {replica.phase}: {replica.reason}")
     if not unready:
@@ -84,15 +98,19 @@ def why(run_name: str | None) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on with new lines, across restarts, until the run is over.")
 @click.option("-n", "--lines", type=click.IntRange(0), default=50, show_default=True, help="Lines from before.")
 def logs(service: str, run_name: str | None, follow: bool, lines: int) -> None:
-    """Print the log of a service's newest launch; with several replicas each line says whose it is."""
+    """Print the log of a service's newest launch; with several replicas each line says whose it is.
+
+    \b
+    retinue logs judge           the last lines of every replica
+    retinue logs judge/0 -f      one replica, and what it writes from now on
+    """
     attempt_dir = find_attempt_dir(run_name)
-    replicas = find_log_dirs(attempt_dir, service)
-    shows_name = len(replicas) > 1
-    for name, directory in replicas:
-        for line in read_tail(find_newest(directory), lines):
+    sources = {name: Follower(directory, find_newest) for name, directory in find_log_dirs(attempt_dir, service)}
+    shows_name = len(sources) > 1
+    for name, source in sources.items():
+        for line in source.read_tail(lines):
             print_line(name, line, shows_name)
     if follow:
-        sources = {name: follow_file(directory, find_newest) for name, directory in replicas}
         follow_all(sources, attempt_dir, shows_name)
 
 
@@ -108,21 +126,33 @@ def find_log_dirs(attempt_dir: Path, service: str) -> list[tuple[str, Path]]:
 
 
 def find_newest(directory: Path) -> Path | None:
-    """The log of the highest launch number."""
-    launches = [path for path in directory.glob("launch-*.log") if path.stem.removeprefix("launch-").isdigit()]
-    return max(launches, key=lambda path: int(path.stem.removeprefix("launch-")), default=None)
+    """The log of the highest launch number; of a launch that flooded its log, the part that is written now."""
+    parts = [(number, path) for path in directory.glob("launch-*.log") if (number := parse_launch(path)) >= 0]
+    newest = max((number for number, _ in parts), default=-1)
+    return max((path for number, path in parts if number == newest), key=get_written_ns, default=None)
+
+
+def parse_launch(path: Path) -> int:
+    """`launch-3.log`, `launch-3.tail.0.log` -> 3; -1 for anything else."""
+    number = path.name.removeprefix("launch-").partition(".")[0]
+    return int(number) if number.isdigit() else -1
+
+
+def get_written_ns(path: Path) -> tuple[int, bool]:
+    """When it was written last; of two at once the tail follows the head."""
+    return path.stat().st_mtime_ns, ".tail." in path.name
 
 
 def print_line(name: str, line: str, shows_name: bool) -> None:
     click.echo(f"{name} | {line}" if shows_name else line)
 
 
-def follow_all(sources: dict[str, Iterator[list[str]]], attempt_dir: Path, shows_name: bool) -> None:
+def follow_all(sources: dict[str, Follower], attempt_dir: Path, shows_name: bool) -> None:
     """Poll every log until the verdict is there."""
     while True:
         is_over = (attempt_dir / files.VERDICT).exists()
         for name, source in sources.items():
-            for line in next(source):
+            for line in source.read_new():
                 print_line(name, line, shows_name)
         sys.stdout.flush()
         if is_over:
@@ -136,24 +166,27 @@ def follow_all(sources: dict[str, Iterator[list[str]]], attempt_dir: Path, shows
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.option("-n", "--lines", type=click.IntRange(0), default=200, show_default=True, help="Events from before.")
 def events(run_name: str | None, follow: bool, as_json: bool, lines: int) -> None:
-    """Print what happened to a run and why, oldest first."""
+    """Print what happened to a run and why, oldest first.
+
+    \b
+    retinue events -n 20         the last 20 of the latest run here
+    retinue events -f            and whatever happens from now on
+    """
     attempt_dir = find_attempt_dir(run_name)
     path = attempt_dir / files.EVENTS
-    found = read_events(path)[-lines:] if lines else []
-    seq = -1
+    before = read_events(path)
+    found = before[-lines:] if lines else []
+    seq = max((line.seq for line in before), default=-1)
     while True:
         is_over = (attempt_dir / files.VERDICT).exists()
         for line in found:
             seq = max(seq, line.seq)
-            click.echo(to_line(line) if as_json else render_event(line))
-        if not follow or is_over:
+            click.echo(to_json(line).decode() if as_json else render_event(line))
+        sys.stdout.flush()
+        if not follow or (is_over and not found):
             return
         time.sleep(POLL_S)
         found = read_events(path, seq)
-
-
-def to_line(line: object) -> str:
-    return to_pretty_json(line).decode().replace("\n", " ").strip()
 
 
 @click.command()
@@ -163,18 +196,23 @@ def to_line(line: object) -> str:
 def gate(services: tuple[str, ...], run_name: str | None, timeout: float) -> None:
     """Wait until SERVICES (all when none is named) are ready: 0 when they are, 5 when not in time.
 
-    Put it before a step that must not start during an outage.
+    \b
+    retinue gate && python evaluate.py      before a step that must not start during an outage
+    retinue gate judge --timeout 60         one service, a minute at most
     """
     run_name = run_name or os.environ.get("RETINUE_RUN_DIR")
     attempt_dir = find_attempt_dir(run_name)
     until = time.monotonic() + timeout
+    first = require_status(attempt_dir)
     said = ""
     while True:
-        waits = find_unready(require_status(attempt_dir), services)
-        if not waits:
-            return
+        waits = find_waits(require_status(attempt_dir), first, services)
         if (attempt_dir / files.VERDICT).exists():
             raise NotReadyError("the run is over")
+        if is_dead(attempt_dir.parent):
+            raise NotReadyError(DEAD)
+        if not waits:
+            return
         if time.monotonic() >= until:
             raise NotReadyError(f"not ready after {timeout:g} s: {waits}")
         if waits != said:
@@ -183,7 +221,19 @@ def gate(services: tuple[str, ...], run_name: str | None, timeout: float) -> Non
         time.sleep(POLL_S)
 
 
-def find_unready(found: Status, services: tuple[str, ...]) -> str:
+def find_waits(found: Status, first: Status, services: Sequence[str]) -> str:
+    """Say what is not ready, or that nobody knows: an old snapshot says nothing about now.
+
+    A clock that differs between hosts makes a snapshot look old for ever; one that changed under our eyes is new.
+    """
+    unready = find_unready(found, services)
+    age_s = time.time() - found.updated_utc
+    if not unready and age_s > STALE_S and found.updated_utc == first.updated_utc:
+        return f"a newer snapshot than one {age_s:.0f} s old"
+    return unready
+
+
+def find_unready(found: Status, services: Sequence[str]) -> str:
     """Name the services that are not ready, `judge 1/2`; empty when all are."""
     known = {service.name: service for service in found.services}
     unknown = [name for name in services if name not in known]

@@ -40,7 +40,7 @@ for command in (*RUN_COMMANDS, *MANIFEST_COMMANDS, *INSPECT_COMMANDS):
 def main() -> int:
     """Run one command; every error of ours becomes one message and its exit code."""
     try:
-        return cli.main(standalone_mode=False) or 0
+        return cli.main(prog_name="retinue", standalone_mode=False) or 0
     except RetinueError as error:
         click.echo(f"retinue: {error}", err=True)
         return error.exit_code
@@ -51,6 +51,11 @@ def main() -> int:
     except click.ClickException as error:
         error.show()
         return 2
+    except OSError as error:
+        # Somebody else's file, a stale handle: the file system's word, not a mistake of ours.
+        where = f" {error.filename!r}" if error.filename else ""
+        click.echo(f"retinue: cannot use{where}: {error.strerror or error}", err=True)
+        return 70
     except Exception as error:  # noqa: BLE001  the one boundary that must not print a traceback at people
         click.echo(f"retinue: internal error: {type(error).__name__}: {error}", err=True)
         return 70

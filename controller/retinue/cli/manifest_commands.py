@@ -22,7 +22,11 @@ MANIFEST = click.argument("manifest", type=click.Path(path_type=Path))
 @click.command()
 @MANIFEST
 def check(manifest: Path) -> None:
-    """Check MANIFEST alone: every finding of the file in one report, one line each. Exit 2 when there is one."""
+    """Check MANIFEST alone: every finding of the file in one report, one line each. Exit 2 when there is one.
+
+    \b
+    retinue check run.yaml
+    """
     checked = read_manifest(manifest)
     count = len(checked.services)
     click.echo(f"{manifest}: ok, {count} service{'' if count == 1 else 's'}")
@@ -74,7 +78,9 @@ def _parse_memory_mib(text: str) -> int:
 def schema() -> None:
     """Print the manifest's JSON Schema for editors.
 
-    Save it and put `# yaml-language-server: $schema=FILE` on the first line of a manifest.
+    \b
+    retinue schema > retinue.schema.json
+    Then put `# yaml-language-server: $schema=retinue.schema.json` on the first line of a manifest.
     """
     click.echo(json.dumps(build_json_schema(), indent=2))
 

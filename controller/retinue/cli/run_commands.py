@@ -10,12 +10,13 @@ import click
 from retinue.channel.messages import Answer, Ask
 from retinue.channel.operator import ask_controller, read_control
 from retinue.cli.detach import start_detached
-from retinue.errors import EdgeError, NotReadyError, TransientError, UsageError
-from retinue.journal.rundir import find_attempt, find_run
+from retinue.errors import EdgeError, NotReadyError, UsageError
+from retinue.journal.rundir import find_attempt, find_run, is_dead
 from retinue.journal.status import Status, read_status
 from retinue.journal.verdict import Verdict, read_verdict, render_verdict
 from retinue.plan.records import Plan
 from retinue.supervise.preflight import prepare_run
+from retinue.supervise.stub import exec_stub
 from retinue.supervise.sweep import render_sweep, sweep_host
 from retinue.terms import run as files
 
@@ -35,7 +36,7 @@ POLL_S = 0.2
 def become_stub(run_json: Path) -> None:
     """Replace this process by the stub: same pid, terminal and process group."""
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "retinue", "stub", str(run_json)])
+    exec_stub(sys.executable, str(run_json))
 
 
 def print_warnings(plan: Plan) -> None:
@@ -43,7 +44,7 @@ def print_warnings(plan: Plan) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @RUN_DIR
 @MANIFEST
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
@@ -57,7 +58,10 @@ def run(manifest: Path, trainer: tuple[str, ...], run_dir: Path | None) -> None:
     The trainer finds the services in RETINUE_<SERVICE>_URL, and all of them in the JSON file RETINUE_ENDPOINTS.
     Its exit code is the command's, with 128+n for a signal; 5 says that the services failed it.
     """
-    trainer = trainer[1:] if trainer[:1] == ("--",) else trainer
+    if trainer[:1] == ("--",):
+        trainer = trainer[1:]
+    elif trainer and trainer[0].startswith("-"):
+        raise UsageError(f'cannot take "{trainer[0]}" as the trainer; options of retinue go before the manifest')
     if not trainer:
         raise UsageError(
             "no trainer: write `retinue run MANIFEST -- COMMAND`, or `retinue up MANIFEST` for services alone"
@@ -72,7 +76,12 @@ def run(manifest: Path, trainer: tuple[str, ...], run_dir: Path | None) -> None:
 @click.option("--foreground", is_flag=True, help="Stay in front; Ctrl-C stops the services.")
 @MANIFEST
 def up(manifest: Path, run_dir: Path | None, foreground: bool) -> None:
-    """Start the services of MANIFEST without a trainer; return when all are ready, or with 5."""
+    """Start the services of MANIFEST without a trainer; return when all are ready, or with 5.
+
+    \b
+    retinue up run.yaml                  in the background; `retinue down` stops it
+    retinue up --foreground run.yaml     until Ctrl-C
+    """
 
     def prepare() -> tuple[Path, Path]:
         run_json, found_dir, plan = prepare_run(
@@ -127,7 +136,12 @@ def describe_waits(status: Status | None) -> str:
 @RUN_ARGUMENT
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait for the verdict.")
 def down(run_name: str | None, timeout: float) -> None:
-    """Stop a run in order; return when its verdict is written. 5 when something was left or nobody answers."""
+    """Stop a run in order; return when its verdict is written. 5 when something was left or nobody answers.
+
+    \b
+    retinue down                 the latest run here
+    retinue down runs/mine       a run by its directory, name or job id
+    """
     run_dir = find_run(run_name, Path.cwd())
     path = find_attempt(run_dir) / files.VERDICT
     verdict = read_verdict(path)
@@ -139,17 +153,34 @@ def down(run_name: str | None, timeout: float) -> None:
 
 
 def stop_and_wait(run_dir: Path, verdict_path: Path, timeout_s: float) -> Verdict:
-    try:
-        ask_run(run_dir, Ask("down"))
-    except EdgeError as error:
-        raise type(error)(f"{error}; if the run is dead, `retinue sweep` ends what it left") from None
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
+    """Ask until somebody takes it, then wait for the verdict.
+
+    A run in its first second has no controller yet, and one that is ending has none any more: both are worth waiting.
+    """
+    until_s = time.monotonic() + timeout_s
+    is_asked = False
+    trouble = ""
+    while time.monotonic() < until_s:
         verdict = read_verdict(verdict_path)
         if verdict is not None:
             return verdict
+        if not is_asked:
+            trouble = try_to_stop(run_dir)
+            is_asked = not trouble
+        if trouble and is_dead(run_dir):
+            raise NotReadyError(f"{trouble}; the run is dead, `retinue sweep` ends what it left on this host")
         time.sleep(POLL_S)
-    raise TransientError(f"cannot see a verdict after {timeout_s:g} s; look with `retinue status {run_dir}`")
+    trouble = trouble or "it was asked to stop"
+    raise NotReadyError(f"cannot see a verdict after {timeout_s:g} s ({trouble}); look with `retinue status {run_dir}`")
+
+
+def try_to_stop(run_dir: Path) -> str:
+    """Ask the controller to stop; says why it cannot be asked, or nothing."""
+    try:
+        ask_run(run_dir, Ask("down"))
+    except EdgeError as error:
+        return str(error)
+    return ""
 
 
 def ask_run(run_dir: Path, ask: Ask) -> Answer:
@@ -161,7 +192,12 @@ def ask_run(run_dir: Path, ask: Ask) -> Answer:
 @click.argument("target", metavar="SERVICE[/K]")
 @RUN_OPTION
 def restart(target: str, run_name: str | None) -> None:
-    """Give a service, or one replica, a new incarnation; its past failures are forgiven."""
+    """Give a service, or one replica, a new incarnation; its past failures are forgiven.
+
+    \b
+    retinue restart judge        every replica of it
+    retinue restart judge/3      one
+    """
     answer = ask_run(find_run(run_name, Path.cwd()), Ask("restart", target))
     if not answer.is_done:
         raise UsageError(answer.text)
@@ -170,7 +206,11 @@ def restart(target: str, run_name: str | None) -> None:
 
 @click.command()
 def sweep() -> None:
-    """End what dead runs of yours left on this host. Running ones, and those of Slurm jobs, are left alone."""
+    """End what dead runs of yours left on this host. Running ones, and those of Slurm jobs, are left alone.
+
+    \b
+    retinue sweep        after a machine or a login session took a run down hard; harmless at any other time
+    """
     swept = sweep_host(os.environ)
     for line in render_sweep(swept):
         click.echo(line)

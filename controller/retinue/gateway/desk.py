@@ -17,7 +17,7 @@ from retinue.gateway.control import Attach, DropReplica, build_frame, read_to_ga
 from retinue.gateway.notes import log
 from retinue.gateway.routes import RouteTable
 
-FACTS_PERIOD_S = 1.0
+FACTS_PERIOD_S = 0.2
 UNREAD_BYTES_MAX = 64 * 1024
 """An agent that does not read its facts is told no more until it does."""
 
@@ -85,7 +85,7 @@ class Desk:
             writer.transport.abort()
 
     async def tell_facts(self) -> None:
-        """Every second, tell the agent what changed; until cancelled."""
+        """Several times a second, tell the agent what changed; until cancelled."""
         while True:
             await asyncio.sleep(FACTS_PERIOD_S)
             self.tell_now()

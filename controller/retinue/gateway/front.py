@@ -78,6 +78,7 @@ class Front:
         return GatewayFacts(
             requests=proxy.counts.requests,
             held=proxy.room.count,
+            held_total=proxy.counts.held,
             failed=proxy.counts.failed,
             retried=proxy.counts.retried,
             in_flight=dict(proxy.table.in_flight),

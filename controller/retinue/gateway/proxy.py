@@ -49,6 +49,8 @@ class Counts:
     failed: int = 0
     """Requests that ended in a typed error of our side, or were cut off."""
     retried: int = 0
+    held: int = 0
+    """Requests that had to wait for a backend."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +67,7 @@ class Exchange:
     sends: int = 0
     """Times the request may have been seen by a backend that then broke."""
     tried: set[Slot] = field(default_factory=set)
+    was_held: bool = False
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -148,6 +151,8 @@ class Proxy:
             # Its unread body has paused reading, so the loop does not see the client go.
             wait_s = min(wait_s, LOOK_PERIOD_S)
             _check_connected(exchange.request)
+        self.counts.held += not exchange.was_held
+        exchange.was_held = True
         await self.room.wait(service, wait_s)
 
     async def _try_slot(self, exchange: Exchange, slot: Slot) -> web.StreamResponse | None:

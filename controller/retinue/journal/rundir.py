@@ -9,12 +9,15 @@
 
 import errno
 import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from retinue.errors import EdgeError, PermanentError, TransientError, UsageError
 from retinue.journal.files import replace_file
-from retinue.journal.lock import release_lock, take_lock
+from retinue.journal.lock import find_owner, is_owner_alive, release_lock, take_lock
 from retinue.terms import run as files
 
 RUNS = "retinue-runs"
@@ -53,37 +56,81 @@ def build_edge_error(what: str, error: OSError) -> EdgeError:
 
 
 def create_run_dir(
-    run_dir: Path, run_id: str, attempt: int, manifest_text: str, start_dir: Path | None = None, job: str = ""
+    run_dir: Path,
+    run_id: str,
+    attempt: int,
+    texts: Mapping[str, str],
+    start_dir: Path | None = None,
+    job: str = "",
+    pause: Callable[[float], None] = time.sleep,
 ) -> Path:
-    """Make the run's directories, take its lock, write the resolved manifest; return the attempt directory.
+    """Make the run's directories, take its lock, write its first files; return the attempt directory.
 
-    Shape:  `latest` is set in `start_dir/retinue-runs` (None: beside the run directory); where that cannot be,
-            commands need the run directory as RUN.
+    Shape:  `texts` is path below the run directory -> content; `latest` is set in `start_dir/retinue-runs` (None:
+            beside the run directory); where that cannot be, commands need the run directory as RUN. `pause` waits
+            for a sign of life of another owner; what it raises ends this too.
     Errors: PermanentError when the place is not usable or another run owns it; TransientError on a full disk.
+            Nothing is left of what was made.
     """
-    attempt_dir = run_dir / f"attempt-{attempt}"
-    lock = run_dir / files.LOCK
+    lock, attempt_dir = run_dir / files.LOCK, run_dir / f"attempt-{attempt}"
+    made = _find_missing(run_dir)
+    is_locked = is_whole = False
     try:
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_usable(run_dir)
-        take_lock(lock, run_id, attempt, job)
+        take_lock(lock, run_id, attempt, job, pause=pause)
+        is_locked = True
+        _fill_run_dir(run_dir, attempt_dir, texts)
+        is_whole = True
     except OSError as error:
         raise build_edge_error(f"make the run directory {str(run_dir)!r}", error) from error
-    try:
-        if attempt_dir.exists():
-            _make_way(attempt_dir)
-        attempt_dir.mkdir(mode=0o700)
-        (attempt_dir / files.LOGS).mkdir(mode=0o700)
-        replace_text(run_dir / files.MANIFEST, manifest_text)
-        replace_link(run_dir / files.CURRENT, attempt_dir.name)
-    except OSError as error:
-        # On a full disk not even this may work; the lock is then stale as soon as this process ends.
-        with suppress(OSError):
-            release_lock(lock, run_id)
-        raise build_edge_error(f"make the run directory {str(run_dir)!r}", error) from error
+    finally:
+        if not is_whole:
+            _remove_made(run_dir, made, lock, is_locked, run_id)
     with suppress(OSError):
         _point_latest(run_dir, start_dir)
     return attempt_dir
+
+
+def _fill_run_dir(run_dir: Path, attempt_dir: Path, texts: Mapping[str, str]) -> None:
+    """The attempt's directory gets its name last: what fails before leaves an older attempt as it was."""
+    draft = run_dir / f".{attempt_dir.name}.new"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(mode=0o700)
+    try:
+        (draft / files.LOGS).mkdir(mode=0o700)
+        for name, text in texts.items():
+            first, _, rest = name.partition("/")
+            replace_text(draft / rest if first == attempt_dir.name else run_dir / name, text)
+        if attempt_dir.exists():
+            _make_way(attempt_dir)
+        draft.rename(attempt_dir)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    replace_link(run_dir / files.CURRENT, attempt_dir.name)
+
+
+def _find_missing(path: Path) -> list[Path]:
+    """List the directories of a path that do not exist, innermost first."""
+    missing = []
+    while not os.path.lexists(path) and path.parent != path:
+        missing.append(path)
+        path = path.parent
+    return missing
+
+
+def _remove_made(run_dir: Path, made: list[Path], lock: Path, has_lock: bool, run_id: str) -> None:
+    """Take back what was made here; where not even this works, the lock is stale as soon as this process ends."""
+    if has_lock:
+        with suppress(OSError):
+            release_lock(lock, run_id)
+    if run_dir in made and not os.path.lexists(lock):
+        shutil.rmtree(run_dir, ignore_errors=True)
+    for directory in made:
+        # Only empty ones: another command may have begun to use it.
+        with suppress(OSError):
+            directory.rmdir()
 
 
 def _point_latest(run_dir: Path, start_dir: Path | None) -> None:
@@ -159,3 +206,15 @@ def find_run(run: str | None, cwd: Path) -> Path:
 def find_attempt(run_dir: Path) -> Path:
     """The newest attempt of a run."""
     return (run_dir / files.CURRENT).resolve()
+
+
+def is_dead(run_dir: Path) -> bool:
+    """Whether a run without a verdict will never have one, as far as this host can tell.
+
+    Shape: False where nobody can say: its processes are on another host, or the file system does not answer.
+    """
+    lock = run_dir / files.LOCK
+    owner = find_owner(lock)
+    if owner is None:
+        return run_dir.is_dir() and not os.path.lexists(lock)
+    return is_owner_alive(owner) is False

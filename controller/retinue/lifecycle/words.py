@@ -12,6 +12,8 @@ def describe_exit(event: Exited) -> str:
         words += " right after its start"
     if event.was_asked and event.is_killed_hard:
         words += ", killed when its grace was over"
+    if event.escapees:
+        words += f"; {event.escapees} escapee{'s' if event.escapees > 1 else ''} ended ({event.rung})"
     if event.left:
         pids = ", ".join(str(pid) for pid in event.left)
         words += f"; would not die: pid {pids}"

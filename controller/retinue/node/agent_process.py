@@ -7,6 +7,7 @@ import asyncio
 import os
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -99,7 +100,6 @@ class AgentProcess:
 
     async def run(self) -> int:
         """Live until the keeper goes away (0) or a bug shows (70)."""
-        self._loop.set_exception_handler(self._on_bug)
         self._keeper.start()
         beat = asyncio.create_task(self._beat_keeper())
         lag = asyncio.create_task(self._lag.run())
@@ -147,7 +147,7 @@ class AgentProcess:
             on_down=gateway.drop,
             on_change=self._note_change,
         )
-        self.slots = slots = Slots(site, self._outbox, gateway, self.end_node)
+        self.slots = slots = Slots(site, self._outbox, gateway, self.end_node, self._on_bug)
         slots.gateway_port = inventory.gateway_port
         estate.adopt_all(slots, read_memory(self.join.node_dir))
         slots.start(gateway.run())
@@ -245,8 +245,9 @@ class AgentProcess:
         if self.slots is not None:
             write_memory(self.join.node_dir, self.slots.remember())
 
-    def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        loop.default_exception_handler(context)
+    def _on_bug(self, error: BaseException) -> None:
+        """End, and be started again by the keeper: half an agent would be worse than none."""
+        traceback.print_exception(error, file=sys.stderr)
         self._end_with(BUG)
 
     def _end_with(self, code: int) -> None:

@@ -51,7 +51,9 @@ class LogFiles:
         return sum(self._sizes[:-2])
 
     def write(self, data: bytes) -> None:
-        """Append; rotate where needed."""
+        """Append; rotate where needed. A launch without a path (never in a plan) is not written."""
+        if not self._head:
+            return
         if self._head_left > 0:
             part, data = data[: self._head_left], data[self._head_left :]
             self._head_left -= len(part)

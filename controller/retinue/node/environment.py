@@ -35,6 +35,7 @@ DROPPED = (
 """Names (patterns) that say something about another process's place in the job.
 Source: facts/slurm.md, "Steps and signals"; torchrun(1) for the last few."""
 
+DEVICES = "CUDA_VISIBLE_DEVICES"
 ALWAYS_DIRECT = ("127.0.0.1", "localhost", "::1")
 """Never through a proxy, whatever the site says."""
 
@@ -73,7 +74,8 @@ def build_environment(spec: LaunchSpec, own: Mapping[str, str], seat: Seat) -> d
     env.update({name: expand(value, places) for name, value in spec.env.items()})
     for name in ("no_proxy", "NO_PROXY"):
         env[name] = extend_no_proxy(env.get(name, ""), (*ALWAYS_DIRECT, *seat.nodes))
-    env["CUDA_VISIBLE_DEVICES"] = build_visible_devices(spec.gpus, own.get("CUDA_VISIBLE_DEVICES"))
+    if spec.gpus or DEVICES not in spec.env:
+        env[DEVICES] = build_visible_devices(spec.gpus, own.get(DEVICES))
     env.update(spec.secrets)
     env.update(seat.secret_files)
     # Last, so that a manifest cannot unmake the tags by which the tree is found and ended.

@@ -92,15 +92,14 @@ async def _wait_for_group(clock: StopClock, tree: Tree, threads: Threads) -> boo
 
 async def _wait_for_leader(clock: StopClock, leader: Leader) -> None:
     loop = asyncio.get_running_loop()
-    gone = asyncio.ensure_future(leader.gone.wait())
-    try:
-        while not leader.gone.is_set() and (left_s := clock.deadline_s - loop.time()) > 0:
-            clock.changed.clear()
-            changed = asyncio.ensure_future(clock.changed.wait())
-            await asyncio.wait({gone, changed}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            changed.cancel()
-    finally:
-        gone.cancel()
+    while not leader.gone.is_set() and (left_s := clock.deadline_s - loop.time()) > 0:
+        clock.changed.clear()
+        waits = [asyncio.ensure_future(event.wait()) for event in (leader.gone, clock.changed)]
+        try:
+            await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
 
 async def sweep_tree(tree: Tree, threads: Threads) -> Swept:

@@ -95,7 +95,7 @@ def find_owner(port: int, address: str, pids: Iterable[int]) -> Ownership:
         if holder is not None:
             return Ownership(holder)
     stranger = find_stranger(answering[0].inode, set(tree))
-    if stranger is None and is_hidden:
+    if stranger is None and is_hidden and answering[0].uid == os.geteuid():
         return Ownership(None, is_unreadable=True)
     who = f"pid {stranger}" if stranger else f"a process of uid {answering[0].uid} that we cannot see"
     return Ownership(None, f"port {port} is answered by {who} (not ours)")

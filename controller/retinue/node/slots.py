@@ -45,7 +45,14 @@ class Gateway(Protocol):
 class Slots:
     """The slots of one node, on the running loop."""
 
-    def __init__(self, site: Site, outbox: Outbox, gateway: Gateway, on_end: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        site: Site,
+        outbox: Outbox,
+        gateway: Gateway,
+        on_end: Callable[[str], None],
+        on_bug: Callable[[BaseException], None],
+    ) -> None:
         self.site = site
         self.by_replica: dict[str, Incarnation] = {}
         """Replica -> its newest incarnation, over or not."""
@@ -56,6 +63,7 @@ class Slots:
         self._outbox = outbox
         self._gateway = gateway
         self._on_end = on_end
+        self._on_bug = on_bug
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- the controller's orders -----------------------------------------------------
@@ -188,7 +196,7 @@ class Slots:
     # --- its own life ----------------------------------------------------------------------
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something until `close`; a failure is a bug and ends the agent, which is then started again."""
+        """Run something until `close`; a failure is a bug and is told to `on_bug`."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -204,7 +212,7 @@ class Slots:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            asyncio.get_running_loop().call_exception_handler({"message": "agent task failed", "exception": error})
+            self._on_bug(error)
 
 
 def parse_signal(name: str) -> int:

@@ -1,13 +1,14 @@
 """Everything that can be known to be wrong before anything is started.
 
 Runs in the command's own process, which then becomes the stub. Until
-`prepare_run` has returned nothing exists that would need to be ended: an error
-leaves no file, no process and no port.
+`prepare_run` has returned nothing exists that would need to be ended: an error,
+and a signal at any moment, leaves no file, no process and no port.
 """
 
 import os
 import secrets
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,14 +18,14 @@ from retinue import __version__
 from retinue.allocation.machine import read_local_allocation
 from retinue.allocation.records import Allocation
 from retinue.allocation.slurm_env import parse_slurm_environment
-from retinue.errors import AllocationError, PermanentError, TrainerError, UsageError
-from retinue.journal.lock import release_lock
-from retinue.journal.rundir import create_run_dir, replace_text
+from retinue.errors import AllocationError, EdgeError, TrainerError, UsageError
+from retinue.journal.rundir import create_run_dir
 from retinue.manifest.files import read_manifest
 from retinue.manifest.resolve import dump_manifest
 from retinue.manifest.schema import Manifest
 from retinue.plan.build import build_plan
 from retinue.plan.records import Plan
+from retinue.supervise.stub_signals import STOPS, block_signals
 from retinue.terms import run as files
 from retinue.terms.record import to_pretty_json
 from retinue.terms.run import RunRecord
@@ -96,27 +97,27 @@ def prepare_run(
 ) -> tuple[Path, Path, Plan]:
     """Check everything, then make the run's directories.
 
-    Shape:  returns the path of run.json for the stub, the run directory, and the plan for people.
-    Errors: every RetinueError of the exit codes 2, 3, 4, 126, 127; PermanentError when a directory cannot be made.
+    Shape:  returns the path of run.json for the stub, the run directory, and the plan for people. Stop signals are
+            blocked from then on: they wait for the stub, which this process becomes next.
+    Errors: every RetinueError of the exit codes 2, 3, 4, 126, 127; nothing is left of what was made.
     """
     manifest = read_manifest(manifest_path)
     allocation = find_allocation(env)
     run_id = secrets.token_hex(6)
     attempt = allocation.restart_count
-    run_dir = (run_dir or default_run_dir(manifest, allocation, cwd)).absolute()
+    run_dir = Path(os.path.abspath(cwd / (run_dir or default_run_dir(manifest, allocation, cwd))))
     attempt_dir = run_dir / f"attempt-{attempt}"
     plan = build_plan(manifest, allocation, tuple(trainer_argv), str(cwd), str(run_dir), str(attempt_dir))
     if trainer_argv:
         find_trainer(plan.trainer.argv, env, cwd)
     check_secrets(plan, env)
-    node_dir = find_node_dir(env, run_id)
     record = RunRecord(
         run_id=run_id,
         name=plan.name,
         attempt=attempt,
         run_dir=str(run_dir),
         attempt_dir=str(attempt_dir),
-        node_dir=str(node_dir),
+        node_dir=str(find_node_dir(env, run_id)),
         start_dir=str(cwd),
         trainer_argv=plan.trainer.argv,
         is_detached=is_detached,
@@ -124,14 +125,45 @@ def prepare_run(
         python=manifest.launch.python or sys.executable,
         version=__version__,
     )
-    create_run_dir(run_dir, run_id, attempt, dump_manifest(manifest))
-    replace_text(attempt_dir / files.PLAN, to_pretty_json(plan).decode())
+    return make_directories(record, plan, dump_manifest(manifest)), run_dir, plan
+
+
+def make_directories(record: RunRecord, plan: Plan, manifest_text: str) -> Path:
+    """Make node directory and run directory, both or none, with stop signals blocked; return run.json's path.
+
+    Errors: AllocationError when this node has no place for its directory; UsageError when the run directory cannot
+            be had; SystemExit with 128+n by a signal that came while it was waited for.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    node_dir = Path(record.node_dir)
+    is_whole = False
+    block_signals()
     try:
-        return write_node_dir(node_dir, record, plan), run_dir, plan
-    except OSError as error:
-        shutil.rmtree(node_dir, ignore_errors=True)
-        release_lock(run_dir / files.LOCK, run_id)
-        raise PermanentError(f"cannot prepare {node_dir}: {error.strerror}") from error
+        path = write_node_dir(node_dir, record, plan)
+        create_run_dir(
+            Path(record.run_dir),
+            record.run_id,
+            record.attempt,
+            {files.MANIFEST: manifest_text, f"attempt-{record.attempt}/{files.PLAN}": to_pretty_json(plan).decode()},
+            Path(record.start_dir),
+            plan.allocation.job_id or "",
+            pause_for_signal,
+        )
+        is_whole = True
+    except EdgeError as error:
+        raise UsageError(str(error)) from None
+    finally:
+        if not is_whole:
+            shutil.rmtree(node_dir, ignore_errors=True)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return path
+
+
+def pause_for_signal(wait_s: float) -> None:
+    """Wait, but not against the user's will: a run directory's dead owner may take a minute to tell from a live one."""
+    caught = signal.sigtimedwait(STOPS, wait_s)
+    if caught is not None:
+        raise SystemExit(128 + caught.si_signo)
 
 
 def default_run_dir(manifest: Manifest, allocation: Allocation, cwd: Path) -> Path:
@@ -146,12 +178,19 @@ def default_run_dir(manifest: Manifest, allocation: Allocation, cwd: Path) -> Pa
 
 
 def write_node_dir(node_dir: Path, record: RunRecord, plan: Plan) -> Path:
-    """Make `<node dir>/controller/` with the plan and the record; nobody else may read it."""
-    node_dir.mkdir(mode=0o700)
+    """Make `<node dir>/controller/` with the plan and the record; nobody else may read it.
+
+    Errors: AllocationError.
+    """
     private = node_dir / "controller"
-    private.mkdir(mode=0o700)
-    (private / files.PLAN).write_bytes(to_pretty_json(plan))
     path = private / "run.json"
-    path.touch(mode=0o600)
-    path.write_bytes(to_pretty_json(record))
+    try:
+        node_dir.mkdir(mode=0o700)
+        private.mkdir(mode=0o700)
+        (private / files.PLAN).write_bytes(to_pretty_json(plan))
+        path.touch(mode=0o600)
+        path.write_bytes(to_pretty_json(record))
+    except OSError as error:
+        hint = f"{str(node_dir.parent)!r} (SLURM_TMPDIR, else /tmp) must be a directory that you can write"
+        raise AllocationError(f"cannot make node directory {str(node_dir)!r}: {error.strerror}; {hint}") from None
     return path

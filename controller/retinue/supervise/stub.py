@@ -23,8 +23,9 @@ from retinue.supervise.stub_verdict import CONTROLLER_LOST, FAILED_EXIT, INTERNA
 from retinue.supervise.stub_watch import RESTARTS, Watch, start_controller
 from retinue.supervise.stub_work import Work
 
-OBEY_LIMIT_S = 5.0
-"""A stop signal that no controller can have acted on for this long is obeyed by the stub itself."""
+OBEY_BEATS = 0.25
+"""A stop signal is obeyed by the stub itself when no controller was heard for this part of the beat limit after it:
+5 s of 20 s."""
 STOPS_LIMIT = 3
 """The third signal is a person who does not want to wait for a controller."""
 HURRY_S = 2.0
@@ -51,6 +52,7 @@ class Stub:
         self.finish: dict[str, Any] | None = None
         """The controller's last order."""
         self.own_end: OwnEnd | None = None
+        self._obey_limit_s = OBEY_BEATS * run.beat_timeout_s
         self._obey_due_s: float | None = None
         self._hurry_due_s: float | None = None
         self._listener: socket.socket | None = None
@@ -145,7 +147,7 @@ class Stub:
             self._hurry_due_s = now_s
             self.end(SIGNAL, f"SIG{caught.name} was received for the third time", self._stop_code(), SHORT_GRACE_S)
         if self._obey_due_s is None:
-            self._obey_due_s = now_s + OBEY_LIMIT_S
+            self._obey_due_s = now_s + self._obey_limit_s
 
     def _stop_code(self) -> int:
         return 128 + signal.Signals["SIG" + self.stops[0]["signal"]]
@@ -257,7 +259,7 @@ class Stub:
                 write_stderr(f"  {line}\n".encode())
             self.end(CONTROLLER_LOST, f"the controller {how}, after {RESTARTS} restarts", FAILED_EXIT)
         if self.stops:
-            self._obey_due_s = now_s + OBEY_LIMIT_S
+            self._obey_due_s = now_s + self._obey_limit_s
 
     def _check_obeyed(self) -> None:
         """A stop signal must not wait for a controller that is not there."""

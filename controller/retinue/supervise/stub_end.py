@@ -12,6 +12,7 @@ from retinue.supervise.stub_bounded import run_bounded
 from retinue.supervise.stub_children import Child
 from retinue.supervise.stub_leftovers import Process, end_left, scan_left
 from retinue.supervise.stub_run import say
+from retinue.supervise.stub_table import build_table
 from retinue.supervise.stub_verdict import Facts, build_verdict, find_exit_code, remove_own_dir, write_verdict
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def write_end(facts: Facts) -> None:
     if written.problem:
         say(f"cannot write the verdict in {run.attempt_dir}: {written.problem}; it says {json.dumps(verdict)}")
     else:
-        say(f"the run ended: {verdict['cause']}; verdict: {written.value}")
+        for line in build_table(verdict, written.value):
+            say(line)
 
 
 def stop_child(stub: "Stub", child: Child | None, grace_s: float) -> None:

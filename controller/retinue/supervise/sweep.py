@@ -7,19 +7,26 @@ Never by name, never another user's.
 
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from retinue.journal.lock import find_owner, is_owner_alive, release_lock
-from retinue.journal.verdict import read_verdict
+from retinue.channel.join import read_join
+from retinue.errors import RetinueError
+from retinue.journal.lock import STALE_S, find_owner, is_owner_alive, release_lock
 from retinue.node.census import build_census, find_left, kill_left
 from retinue.plan.records import Plan
+from retinue.supervise.stub_work import LAUNCH_TAG
 from retinue.terms import run as files
 from retinue.terms.record import DecodeError, Record, from_json
 from retinue.terms.run import RunRecord
 
 KILL_LIMIT_S = 10.0
+RUN_TAG = "RETINUE_RUN_ID"
+"""In the environment of everything a keeper or the stub starts for the run."""
+SKEW_S = 240.0
+"""A lock of another host is old by two clocks, which may differ by this much."""
 
 
 class Swept(Record, frozen=True):
@@ -35,26 +42,31 @@ class Swept(Record, frozen=True):
 def sweep_host(env: Mapping[str, str]) -> list[Swept]:
     """Look at every run of this user on this host and end the dead ones."""
     roots = {Path(env.get("SLURM_TMPDIR") or "/tmp"), Path("/tmp")}
-    found = dict(_find_by_directory(roots))
+    node_dirs = dict(_find_by_directory(roots))
+    run_dirs = {run_id: read_run_dir(node_dir) for run_id, node_dir in node_dirs.items()}
     for run_id, run_dir in _find_by_tag():
-        found.setdefault(run_id, (run_dir, None))
-    return [_sweep_one(run_id, run_dir, node_dir) for run_id, (run_dir, node_dir) in sorted(found.items())]
+        run_dirs[run_id] = run_dirs.get(run_id) or run_dir
+    return [_sweep_one(run_id, run_dir, node_dirs.get(run_id)) for run_id, run_dir in sorted(run_dirs.items())]
 
 
-def _find_by_directory(roots: set[Path]) -> Iterator[tuple[str, tuple[str, Path | None]]]:
+def _find_by_directory(roots: set[Path]) -> Iterator[tuple[str, Path]]:
     prefix = f"retinue-{os.getuid()}-"
     for root in roots:
         for node_dir in root.glob(f"{prefix}*"):
             if node_dir.is_dir() and not node_dir.is_symlink() and node_dir.stat().st_uid == os.getuid():
-                record = _read_record(node_dir)
-                yield node_dir.name.removeprefix(prefix), (record.run_dir if record else "", node_dir)
+                yield node_dir.name.removeprefix(prefix), node_dir
 
 
-def _read_record(node_dir: Path) -> RunRecord | None:
+def read_run_dir(node_dir: Path) -> str:
+    """Where a node's run is: its batch host has the record, the others their join file; empty when neither says."""
     try:
-        return from_json((node_dir / "controller" / "run.json").read_bytes(), RunRecord)
+        return from_json((node_dir / "controller" / "run.json").read_bytes(), RunRecord).run_dir
     except (OSError, DecodeError):
-        return None
+        pass
+    try:
+        return read_join(node_dir / "join.pem").run_dir
+    except RetinueError:
+        return ""
 
 
 def _find_by_tag() -> Iterator[tuple[str, str]]:
@@ -67,52 +79,61 @@ def _find_by_tag() -> Iterator[tuple[str, str]]:
         except OSError:
             continue
         tags = dict(part.partition(b"=")[::2] for part in environ.split(b"\0"))
-        run_id = tags.get(b"RETINUE_RUN_ID", b"").decode(errors="replace")
+        run_id = tags.get(RUN_TAG.encode()) or tags.get(LAUNCH_TAG.encode()) or b""
         if run_id:
-            yield run_id, tags.get(b"RETINUE_RUN_DIR", b"").decode(errors="replace")
+            yield run_id.decode(errors="replace"), tags.get(b"RETINUE_RUN_DIR", b"").decode(errors="replace")
 
 
 def _sweep_one(run_id: str, run_dir: str, node_dir: Path | None) -> Swept:
     why = _find_reason_to_keep(run_id, run_dir, node_dir)
     if why:
         return Swept(run_id, run_dir, False, f"left alone: {why}")
-    census = build_census({"RETINUE_RUN_ID": run_id})
-    count = len(find_left(census))
-    left = kill_left(census, lambda: None, KILL_LIMIT_S)
+    # A controller carries no tag, and one that lives would start to end things itself.
+    controllers = set(_find_roles("controller", run_id))
+    for pid in controllers:
+        _kill(pid)
+    censuses = [build_census({tag: run_id}) for tag in (RUN_TAG, LAUNCH_TAG)]
+    ended = controllers.union(*map(find_left, censuses))
+    left = {pid for census in censuses for pid in kill_left(census, lambda: None, KILL_LIMIT_S)}
     if left:
-        return Swept(run_id, run_dir, False, f"would not end: pids {', '.join(map(str, left))}")
+        return Swept(run_id, run_dir, False, f"would not end: pids {', '.join(map(str, sorted(left)))}")
     if node_dir is not None:
         shutil.rmtree(node_dir, ignore_errors=True)
     if run_dir:
         release_lock(Path(run_dir) / files.LOCK, run_id)
-    what = f"{count} processes ended" + (f", {node_dir} removed" if node_dir else "")
+    what = f"{len(ended)} processes ended" + (f", {node_dir} removed" if node_dir else "")
     return Swept(run_id, run_dir, True, what)
 
 
 def _find_reason_to_keep(run_id: str, run_dir: str, node_dir: Path | None) -> str:
-    """Say why a run must not be touched; empty only when its death is proved.
-
-    Proof is the lock's owner, seen dead from this very pid namespace, or a verdict: the stub writes it last.
-    """
+    """Say why a run must not be touched; empty when it is dead."""
+    if not run_dir:
+        is_empty = not any(find_left(build_census({tag: run_id})) for tag in (RUN_TAG, LAUNCH_TAG))
+        return "" if is_empty else "its processes do not say where its run directory is"
+    lock = Path(run_dir) / files.LOCK
+    owner = find_owner(lock)
+    if owner is not None and owner.run_id == run_id:
+        is_alive = is_owner_alive(owner)
+        if is_alive:
+            return f"it is running (stub pid {owner.pid} on {owner.host})"
+        if is_alive is None and _read_age_s(lock) < STALE_S + SKEW_S:
+            return f"its stub is on {owner.host} and showed life lately"
+    if any(_find_roles("stub", run_id)):
+        return "its stub is alive"
+    if any(_find_roles("controller", run_id)) and _read_age_s(lock) < STALE_S:
+        return "its stub was killed and its controller is ending it; look again in a minute"
     job_id = _read_job(node_dir)
     if job_id:
         return f"it belongs to Slurm job {job_id}, which may not be over"
-    owner = find_owner(Path(run_dir) / files.LOCK) if run_dir else None
-    if owner is not None and owner.run_id == run_id:
-        is_alive = is_owner_alive(owner)
-        if is_alive is None:
-            return f"its stub (pid {owner.pid} on {owner.host}) cannot be seen from here"
-        return f"it is running (stub pid {owner.pid})" if is_alive else ""
-    if _has_live_stub(run_id):
-        return "its stub is alive"
-    if run_dir and _has_verdict(Path(run_dir), run_id):
-        return ""
-    return "nothing proves that it is dead: no lock and no verdict of it can be read"
+    return ""
 
 
-def _has_verdict(run_dir: Path, run_id: str) -> bool:
-    verdicts = (read_verdict(path) for path in run_dir.glob(f"attempt-*/{files.VERDICT}"))
-    return any(verdict is not None and verdict.run_id == run_id for verdict in verdicts)
+def _read_age_s(lock: Path) -> float:
+    """Seconds since the lock's last sign of life; a missing lock has none."""
+    try:
+        return time.time() - lock.stat().st_mtime
+    except OSError:
+        return float("inf")
 
 
 def _read_job(node_dir: Path | None) -> str | None:
@@ -124,18 +145,25 @@ def _read_job(node_dir: Path | None) -> str | None:
         return None
 
 
-def _has_live_stub(run_id: str) -> bool:
-    """A stub carries no tag: it is the caller's own process. Its argv names the run's directory."""
+def _find_roles(role: str, run_id: str) -> Iterator[int]:
+    """Find a run's stub or controllers: untagged, they are the caller's own, but their argv names the run's record."""
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
         try:
             argv = Path(entry.path, "cmdline").read_bytes().split(b"\0")
+            is_mine = entry.stat().st_uid == os.getuid()
         except OSError:
             continue
-        if argv[2:5] == [b"-m", b"retinue", b"stub"] and run_id.encode() in argv[5]:
-            return True
-    return False
+        if is_mine and argv[2:5] == [b"-m", b"retinue", role.encode()] and f"-{run_id}/".encode() in argv[5]:
+            yield int(entry.name)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 def render_sweep(swept: list[Swept]) -> list[str]:

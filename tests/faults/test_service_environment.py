@@ -1,0 +1,74 @@
+"""The caller's environment: another step's place in the job and a dead proxy reach no service and break nothing."""
+
+import json
+from pathlib import Path
+
+from service_scenes import build_server, write_script
+from support.real_run import RealRun
+
+DEAD_PROXY = "http://127.0.0.1:9"
+PROXIES = {name: DEAD_PROXY for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy")}
+PLACES = {
+    "SLURM_PROCID": "3",
+    "SLURM_NTASKS": "8",
+    "SRUN_DEBUG": "3",
+    "PMI_RANK": "3",
+    "PMIX_RANK": "3",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "RANK": "3",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "3",
+    "MASTER_ADDR": "elsewhere",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "another",
+    "RETINUE_JUDGE_URL": "http://stale",
+}
+"""What describes the caller's own step, and would make a service join somebody else's process group."""
+KEPT = ["SLURM_*", "RANK"]
+SAYS_ITS_ENVIRONMENT = """
+import json
+
+def answer(path):
+    return 200, json.dumps(dict(os.environ)).encode()
+"""
+TRAINER = """
+import json, os, sys, urllib.request
+said = {"trainer": dict(os.environ)}
+for name in ("PLAIN", "KEEPS"):
+    with urllib.request.urlopen(os.environ[f"RETINUE_{name}_URL"], timeout=20) as answer:
+        said[name.lower()] = json.load(answer)
+with open(sys.argv[1], "w") as file:
+    json.dump(said, file)
+sys.exit(11)
+"""
+
+
+def test_services_lose_the_callers_place_in_the_job_and_a_dead_proxy_changes_nothing(tmp_path: Path) -> None:
+    said_path = tmp_path / "said.json"
+    services = {
+        "plain": build_server(tmp_path, "plain", SAYS_ITS_ENVIRONMENT, env={"OWN": "a,b\n'c' {{d}}"}),
+        "keeps": build_server(tmp_path, "keeps", SAYS_ITS_ENVIRONMENT, keep_env=KEPT),
+    }
+    run = RealRun(tmp_path, services, [*write_script(tmp_path, "trainer", TRAINER), str(said_path)])
+    caller = {**PLACES, **PROXIES, "ORDINARY": "1"}
+    try:
+        run.start(caller)
+        run.wait("the run's id", lambda: run.status().get("run_id"))
+        assert run.wait_end() == 11, run.output.read_text()
+        run.assert_nothing_left()
+    finally:
+        run.end_hard()
+    assert run.verdict()["clean"] == "true"
+    said = json.loads(said_path.read_text())
+    check_service(said["plain"])
+    assert caller.items() <= said["trainer"].items()
+    assert "127.0.0.1" in said["trainer"]["no_proxy"].split(",")
+    assert {name for name in PLACES if name in said["keeps"]} == {"SLURM_PROCID", "SLURM_NTASKS", "RANK"}
+
+
+def check_service(env: dict[str, str]) -> None:
+    assert [name for name in PLACES if name in env] == []
+    assert (env["ORDINARY"], env["OWN"]) == ("1", "a,b\n'c' {d}")
+    assert {"127.0.0.1", "localhost", "::1"} <= set(env["no_proxy"].split(",")) & set(env["NO_PROXY"].split(","))
+    assert PROXIES.items() <= env.items()
+    assert (env["RETINUE_REPLICA"], env["CUDA_VISIBLE_DEVICES"], env["PYTHONUNBUFFERED"]) == ("plain/0", "", "1")
