@@ -13,7 +13,7 @@ help: ## show this list
 $(STAMP): pyproject.toml
 	@.ci/prepare "$(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
 	@touch $(STAMP)
 
 run: $(STAMP) ## the demo: services, a trainer, four kills, a clean end

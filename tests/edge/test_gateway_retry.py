@@ -189,3 +189,44 @@ async def test_a_clients_own_broken_body_is_not_counted_against_the_replica() ->
             await client.send(b"POST /judge/ HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
             assert (await client.read_head()).status == 400
         assert scene.proxy.table.dropped() == ()
+
+
+async def test_a_streamed_body_that_the_client_breaks_is_not_counted_against_the_replica() -> None:
+    async with open_scene() as scene:
+
+        async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(-1)
+
+        scene.publish(make_route(make_backend(await scene.open_raw_backend(swallow))))
+        for _ in range(4):
+            client = await scene.connect()
+            await client.send(b"POST /judge/ HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n")
+            await client.send(b"124f80\r\n" + b"x" * 1_200_000 + b"\r\nzz\r\n")
+            assert (await client.read_head()).status == 400
+        assert scene.proxy.table.dropped() == ()
+        assert scene.proxy.counts.failed == 0
+
+
+async def test_not_even_an_idempotent_request_is_sent_twice_behind_our_back() -> None:
+    async with open_scene() as scene:
+        asked = 0
+
+        async def break_and_count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal asked
+            await reader.readuntil(b"\r\n\r\n")
+            asked += 1
+
+        scene.publish(make_route(make_backend(await scene.open_raw_backend(break_and_count))))
+        assert (await scene.ask("/judge/", headers="X-Retinue-Retry: never\r\n")).status == 409
+        assert asked == 1
+
+
+async def test_a_request_that_failed_on_the_own_node_goes_to_another_though_the_own_is_preferred() -> None:
+    async with open_scene() as scene:
+        scene.proxy.table.node = "n1"
+        bad = await scene.open_raw_backend(break_off)
+        good = await scene.open_backend(answer_ok)
+        replicas = make_backend(bad, "judge/0", node="n1"), make_backend(good, "judge/1", node="n2")
+        scene.publish(make_route(*replicas, is_per_node=True))
+        assert (await scene.ask("/judge/")).status == 200
+        assert scene.proxy.counts.retried == 1

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 from service_scenes import build_server, write_script
+
 from support.real_run import RealRun
 
 DEAD_PROXY = "http://127.0.0.1:9"
-PROXIES = {name: DEAD_PROXY for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy")}
+PROXIES = dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy"), DEAD_PROXY)
 PLACES = {
     "SLURM_PROCID": "3",
     "SLURM_NTASKS": "8",

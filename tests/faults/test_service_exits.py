@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from service_scenes import build_program, build_server, end_cleanly, find_events, get, running, wait_event
+
 from support.real_run import GaveUp, RealRun, real_run
 
 DIES_AT_ONCE = """

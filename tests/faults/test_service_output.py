@@ -7,6 +7,7 @@ import urllib.request
 from pathlib import Path
 
 from service_scenes import build_program, build_server, end_cleanly, find_events, get, running, wait_event
+
 from support.real_run import RealRun
 
 MIB = 1024 * 1024

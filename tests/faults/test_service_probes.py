@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from service_scenes import build_server, end_cleanly, find_events, get, running, wait_event
+
 from support.real_run import RealRun
 
 HANGS = """
@@ -71,7 +72,7 @@ def test_each_probe_moves_its_own_replica_and_only_in_a_row(tmp_path: Path) -> N
 
 
 def check_lost_liveness(run: RealRun, directory: Path) -> None:
-    """It is asked no more once it is lost, though it takes its whole grace to go; the next incarnation starts afresh."""
+    """It is asked no more once it is lost, though it takes its whole grace to go; the next launch starts afresh."""
     (directory / "sick-now").touch()
     lost = wait_event(run, "sick/0", "LivenessLost")
     assert "liveness probe failed 2 times in a row: GET /alive on port" in lost["reason"]

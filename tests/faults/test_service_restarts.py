@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from service_scenes import build_program, build_server, end_cleanly, find_events, get, running
+
 from support.real_run import RealRun
 
 GIVES_UP = "raise SystemExit(3)"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service_scenes import build_program, build_server, end_cleanly, find_events, running, wait_event
+
 from support.real_run import RealRun
 
 FROM_ENVIRONMENT = "s3cr3t-of-the-environment"

@@ -16,7 +16,7 @@ from retinue.plan.explain import render_plan
 from retinue.supervise.preflight import find_allocation
 from retinue.terms.record import to_pretty_json
 
-MANIFEST = click.argument("manifest", type=click.Path(path_type=Path))
+MANIFEST = click.argument("manifest", type=click.Path(readable=False, path_type=Path))
 
 
 @click.command()

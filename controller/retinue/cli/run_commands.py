@@ -25,7 +25,7 @@ RUN_DIR = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of this run, on a file system that all nodes share. [default: retinue-runs/<name>-<time or job>]",
 )
-MANIFEST = click.argument("manifest", type=click.Path(path_type=Path))
+MANIFEST = click.argument("manifest", type=click.Path(readable=False, path_type=Path))
 RUN_ARGUMENT = click.argument("run_name", metavar="[RUN]", required=False)
 RUN_OPTION = click.option(
     "--run", "run_name", metavar="RUN", help="Run directory, name or job id. [default: the latest run here]"

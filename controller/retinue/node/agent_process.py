@@ -140,6 +140,7 @@ class AgentProcess:
             threads=threads,
             has_namespace=inventory.has_namespace,
             never=frozenset({os.getpid(), inventory.keeper_pid, 1}),
+            keeper_pid=inventory.keeper_pid,
             own_env=self.ends.own_env,
             nodes=self.ends.nodes,
             address=find_own_address(self.join.addresses),

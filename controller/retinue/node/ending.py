@@ -41,6 +41,7 @@ def build_tree(site: Site, spec: LaunchSpec, pid: int, log_pipe: int) -> Tree:
         tags=frozenset(f"{name}={value}".encode() for name, value in tags.items()),
         log_inode=os.fstat(log_pipe).st_ino,
         never=site.never,
+        reaper=site.keeper_pid,
     )
 
 

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from retinue.node.hunt import hunt_orphans
 from retinue.node.scan import DEAD_STATES, Process, Tree, find_group, find_tree, read_process, send_signal
 from retinue.node.threads import Threads
 
@@ -112,12 +113,14 @@ async def sweep_tree(tree: Tree, threads: Threads) -> Swept:
     deadline_s = loop.time() + SWEEP_LIMIT_S
     ended: dict[tuple[int, int], Process] = {}
     left: dict[tuple[int, int], Process] = {}
-    empty_scans = 0
+    empty_scans = hunted = 0
     while empty_scans < 2 and loop.time() < deadline_s:
         found = await threads.run(freeze_tree, tree, frozenset(left))
         if not found:
-            empty_scans += 1
-            await asyncio.sleep(POLL_S)
+            # What forks and exits faster than a scan reads is not in it.
+            links = await threads.run(hunt_orphans, tree)
+            hunted += links
+            empty_scans = 0 if links else empty_scans + 1
             continue
         empty_scans = 0
         await threads.run(_kill_all, found)
@@ -127,7 +130,8 @@ async def sweep_tree(tree: Tree, threads: Threads) -> Swept:
         stubborn = await threads.run(find_tree, tree)
         left.update((_key(process), process) for process in stubborn)
     outside = [p for p in ended.values() if tree.leader not in (p.pid, p.group)]
-    return Swept(escapees=len(outside), killed=len(ended), left=tuple(sorted(p.pid for p in left.values())))
+    killed = len(ended) + hunted
+    return Swept(escapees=len(outside) + hunted, killed=killed, left=tuple(sorted(p.pid for p in left.values())))
 
 
 def freeze_tree(tree: Tree, known: frozenset[tuple[int, int]] = frozenset()) -> list[Process]:

@@ -41,7 +41,9 @@ class Tree:
     log_inode: int = 0
     """Of the log pipe; 0: none."""
     never: frozenset[int] = field(default_factory=frozenset)
-    """Pids that are ours and not a replica's: agent, keeper, gateway."""
+    """Pids that are ours and not a replica's: agent and keeper."""
+    reaper: int = 1
+    """On whom orphans land: the keeper."""
 
 
 def parse_stat(text: str) -> Process:
@@ -134,8 +136,13 @@ def _is_marked(pid: int, tree: Tree, owner: int) -> bool:
         return False
     if tree.log_inode and any(_is_pipe(f"/proc/{pid}/fd/{fd}", tree.log_inode) for fd in (1, 2)):
         return True
+    return bool(has_tags(pid, tree.tags))
+
+
+def has_tags(pid: int, tags: frozenset[bytes]) -> bool | None:
+    """Say whether all tags are in a process's environment; None when there is none to read (gone, hidden, a zombie)."""
     environment = _read(f"/proc/{pid}/environ")
-    return bool(environment) and tree.tags <= set(environment.split(b"\0"))
+    return tags <= set(environment.split(b"\0")) if environment else None
 
 
 def _is_pipe(path: str, inode: int) -> bool:

@@ -32,6 +32,7 @@ class Site:
     has_namespace: bool
     never: frozenset[int]
     """Pids no sweep may touch: agent and keeper."""
+    keeper_pid: int
     own_env: Mapping[str, str]
     nodes: tuple[str, ...]
     address: str

@@ -4,7 +4,7 @@ The only caller of `decide`. A decision is saved before it is acted on, so a
 controller that dies in between is continued by the next one, never repeated.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 
 from retinue.channel.messages import LaunchOrder, Observed, StopOrder
@@ -72,8 +72,14 @@ class Fleet:
         self.replicas: dict[str, Replica] = {key: seat.replica for key, seat in self.seats.items()}
         self.services = {service.name: service for service in plan.services}
         self.ready_count = dict.fromkeys(self.services, 0)
-        self._live_count = len(self.seats)
-        """Replicas in a phase that is not terminal."""
+        self.live_count = Counter(seat.place.service for seat in self.seats.values())
+        """Service -> replicas in a phase that is not terminal; services that are over are not in it."""
+        self.pending_count = self.live_count.copy()
+        """Service -> replicas that wait to be started; services without any are not in it."""
+        self._on_node: dict[str, dict[str, None]] = {}
+        """Node -> replica ids placed there."""
+        for place in plan.replicas:
+            self._on_node.setdefault(place.node, {})[place.id] = None
         self._has_new_phases = True
         self.shared_env: dict[str, str] = {}
         """What every service learns of the run once its gateways are bound: the services' URLs, the node lists."""
@@ -82,8 +88,8 @@ class Fleet:
         """(replica id, reason) of replicas that will not be tried again; the run takes them from here."""
         self.launched_again: deque[str] = deque()
         """Services that got a new incarnation; the run restarts those that asked for it."""
-        self.has_new_routes = True
-        """Something was published or withdrawn since the last membership."""
+        self.new_routes: set[str] = {node.name for node in plan.allocation.nodes}
+        """Nodes with a replica that was published, withdrawn or given up since the gateways were last told."""
         self._events: deque[tuple[str, AnyEvent]] = deque()
 
     # --- questions -----------------------------------------------------------
@@ -92,10 +98,10 @@ class Fleet:
         return [self.seats[key] for key in self.services[service].replicas]
 
     def on_node(self, node: str) -> list[Seat]:
-        return [seat for seat in self.seats.values() if seat.place.node == node]
+        return [self.seats[key] for key in self._on_node.get(node, ())]
 
     def is_over(self) -> bool:
-        return self._live_count == 0
+        return not self.live_count
 
     def take_new_phases(self) -> bool:
         """Say whether any phase changed since the last call."""
@@ -123,10 +129,9 @@ class Fleet:
         before, after = seat.replica.phase, decision.replica.phase
         if getattr(event, "incarnation", None) == seat.replica.incarnation:
             seat = _remember(seat, event)
-        seat = replace(seat, replica=decision.replica)
-        if after is not before:
-            seat = replace(seat, changed_utc=self.edges.clock.now_utc())
-        seat = replace(seat, timers=_next_timers(seat.timers, decision.actions, event, now_s))
+        changed_utc = seat.changed_utc if after is before else self.edges.clock.now_utc()
+        timers = _next_timers(seat.timers, decision.actions, event, now_s)
+        seat = replace(seat, replica=decision.replica, changed_utc=changed_utc, timers=timers)
         self._seat(key, seat)
         self.edges.store.save(f"replica:{key}", seat)
         if decision.actions or after is not before:
@@ -139,14 +144,18 @@ class Fleet:
 
     def _seat(self, key: str, seat: Seat) -> None:
         """Put a seat in its place and keep the counts right."""
-        before, after = self.replicas[key].phase, seat.replica.phase
+        before, after, service = self.replicas[key].phase, seat.replica.phase, seat.place.service
+        if seat.place.node != self.seats[key].place.node:
+            del self._on_node[self.seats[key].place.node][key]
+            self._on_node.setdefault(seat.place.node, {})[key] = None
         self.seats[key] = seat
         self.replicas[key] = seat.replica
         if after is before:
             return
         self._has_new_phases = True
-        self._live_count += int(before.is_terminal) - int(after.is_terminal)
-        self.ready_count[seat.place.service] += int(after is Phase.READY) - int(before is Phase.READY)
+        self.ready_count[service] += int(after is Phase.READY) - int(before is Phase.READY)
+        _count(self.live_count, service, int(before.is_terminal) - int(after.is_terminal))
+        _count(self.pending_count, service, int(after is Phase.PENDING) - int(before is Phase.PENDING))
 
     def _act(self, key: str, action: AnyAction, reason: str) -> None:
         seat = self.seats[key]
@@ -162,7 +171,7 @@ class Fleet:
                 order = StopOrder(replica=key, incarnation=incarnation, signal=signal, grace_s=grace_s, reason=reason)
                 self.edges.agents.send(seat.place.node, order)
             case Publish() | Withdraw():
-                self.has_new_routes = True
+                self.new_routes.add(seat.place.node)
             case SetTimer(incarnation=incarnation, timer=timer):
                 happening = ReplicaTimer(key, TimerFired(incarnation=incarnation, timer=timer))
                 self.edges.timers.set(f"{key} {timer}", seat.timers[timer], happening)
@@ -172,6 +181,7 @@ class Fleet:
                 self._place_again(seat)
             case Exhausted():
                 self.exhausted.append((key, reason))
+                self.new_routes.add(seat.place.node)
 
     def _send_launch(self, seat: Seat) -> None:
         incarnation = seat.replica.incarnation
@@ -195,7 +205,7 @@ class Fleet:
             refusal = LaunchRefused(incarnation=seat.replica.incarnation, cause=place, retryable=False)
             self._events.append((key, refusal))
             return
-        self.seats[key] = replace(seat, place=place)
+        self._seat(key, replace(seat, place=place))
         self.edges.store.save(f"replica:{key}", self.seats[key])
         self.edges.journal.note(key, "PlacedAgain", place.why)
         if seat.replica.incarnation > 0:
@@ -262,6 +272,13 @@ class Fleet:
     def _stop_unwanted(self, node: str, item: Observed, why: str) -> None:
         order = StopOrder(item.replica, item.incarnation, "TERM", 5.0, f"not wanted: {why}")
         self.edges.agents.send(node, order)
+
+
+def _count(counts: Counter[str], service: str, change: int) -> None:
+    """Keep a count; a service that reaches zero leaves."""
+    counts[service] += change
+    if not counts[service]:
+        del counts[service]
 
 
 def _remember(seat: Seat, event: AnyEvent) -> Seat:

@@ -33,6 +33,8 @@ class Nodes:
 
     def __init__(self, names: Sequence[str], ports: Sequence[int]) -> None:
         self.views: dict[str, NodeView] = {name: NodeView(name=name) for name in names}
+        self._missing = dict.fromkeys(names)
+        """Nodes that have neither joined nor been lost, in allocation order."""
         self._ports = list(ports)
         self.port: int | None = None
         """The port proposed now, or agreed when every joined node reports it."""
@@ -40,7 +42,9 @@ class Nodes:
         """One sentence per refused proposal: node, port, holder."""
 
     def change(self, name: str, **fields: object) -> None:
-        self.views[name] = replace(self.views[name], **fields)
+        view = self.views[name] = replace(self.views[name], **fields)
+        if view.is_joined or view.is_lost:
+            self._missing.pop(name, None)
 
     def take_facts(self, name: str, facts: GatewayFacts) -> None:
         """Take over what a gateway counted; a lower count is a new process that began again."""
@@ -60,14 +64,18 @@ class Nodes:
         return [view for view in self.views.values() if view.is_joined]
 
     def missing(self) -> list[str]:
-        return [view.name for view in self.views.values() if not view.is_joined and not view.is_lost]
+        return list(self._missing)
+
+    @property
+    def has_missing(self) -> bool:
+        return bool(self._missing)
 
     def live(self) -> list[str]:
         return [view.name for view in self.views.values() if not view.is_lost]
 
-    def unbound(self) -> list[str]:
-        """Joined nodes whose gateway is not on the agreed port."""
-        return [view.name for view in self.joined() if view.gateway_port != self.port]
+    def are_bound(self) -> bool:
+        """Say whether the gateways of all joined nodes are on the agreed port."""
+        return all(view.gateway_port == self.port for view in self.views.values() if view.is_joined)
 
     def propose_port(self) -> int | None:
         """Take the next candidate; None when all were refused."""

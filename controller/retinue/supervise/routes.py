@@ -1,5 +1,6 @@
 """From the fleet's state to what a node's gateway is told. Pure."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from retinue.channel.messages import Backend, Membership, Route
@@ -10,23 +11,90 @@ from retinue.terms.replica import OnExhausted, Phase
 FALLBACK_COUNT = 8
 """Other nodes' replicas a gateway is told of for a per-node service: enough to survive its own node's
 restart; all of them would cost nodes x nodes."""
+FEWEST_TOLD = 32
+TOLD_IN_ALL = 50_000
+"""Backends of one service that all gateways together are told of: a full set to each would cost nodes x replicas."""
+
+
+class RouteBook:
+    """The routes of one moment: what is the same for all nodes is worked out once.
+
+    A gateway of a large run is told a window of a service's replicas, each as wide as TOLD_IN_ALL allows. The windows
+    begin at fixed places, evenly spread: every replica is in as many as any other, and one replica's change
+    concerns the few nodes whose windows it is in. The trainer's nodes, which call most, share a TOLD_IN_ALL of their own.
+    """
+
+    def __init__(self, plan: Plan, seats: Mapping[str, Seat]) -> None:
+        nodes = [node.name for node in plan.allocation.nodes]
+        callers = next((group.nodes for group in plan.groups if group.name == plan.trainer.group), ())
+        self._at = {name: place / len(nodes) for place, name in enumerate(nodes)}
+        self._widths = dict.fromkeys(nodes, _compute_width(len(nodes)))
+        self._widths |= dict.fromkeys(callers, _compute_width(len(callers)))
+        services = [service for service in plan.services if service.has_port and service.is_http]
+        self._shelves = [_Shelf(plan, service, seats) for service in services]
+
+    def build(self, node: str) -> tuple[Route, ...]:
+        """Build the full set of routes for one node's gateway."""
+        at, width = self._at[node], self._widths[node]
+        return tuple(shelf.build_route(node, at, width) for shelf in self._shelves)
+
+
+class _Shelf:
+    """One service's published replicas, in the order of the plan."""
+
+    def __init__(self, plan: Plan, service: ServicePlan, seats: Mapping[str, Seat]) -> None:
+        mine = [seats[key] for key in service.replicas]
+        self._places: list[int] = []
+        """Place in the plan of each backend: windows are found by it."""
+        self._backends: list[Backend] = []
+        self._own: dict[str, list[Backend]] = {}
+        for place, seat in enumerate(mine):
+            if seat.replica.phase is Phase.READY and seat.port is not None:
+                backend = Backend(seat.replica.id, seat.replica.incarnation, seat.place.node, "127.0.0.1", seat.port)
+                self._places.append(place)
+                self._backends.append(backend)
+                self._own.setdefault(backend.node, []).append(backend)
+        self._planned = len(mine)
+        self._is_per_node = service.is_per_node
+        self._whole = _build_route(plan, service, mine, self._backends)
+
+    def build_route(self, node: str, at: float, width: int) -> Route:
+        """Build the route as one node's gateway sees it; `at` in [0, 1) is where its window begins."""
+        if self._is_per_node:
+            own = self._own.get(node, [])
+            others = [backend for backend in self._cut(at, FALLBACK_COUNT + len(own)) if backend.node != node]
+            return self._with([*own, *others[:FALLBACK_COUNT]])
+        if len(self._backends) <= width:
+            return self._whole
+        return self._with(self._cut(at, width))
+
+    def _cut(self, at: float, width: int) -> list[Backend]:
+        first = bisect_left(self._places, at * self._planned)
+        window = self._backends[first : first + width]
+        return window + self._backends[: min(first, width - len(window))]
+
+    def _with(self, backends: Sequence[Backend]) -> Route:
+        whole = self._whole
+        return Route(
+            service=whole.service,
+            backends=tuple(backends),
+            is_per_node=whole.is_per_node,
+            hold_s=whole.hold_s,
+            unready_since_utc=whole.unready_since_utc,
+            cause=whole.cause,
+        )
 
 
 def build_membership(plan: Plan, seats: Mapping[str, Seat], node: str, epoch: int) -> Membership:
-    """Build the full set of routes for one node's gateway."""
-    services = [service for service in plan.services if service.has_port and service.is_http]
-    return Membership(epoch=epoch, routes=tuple(_build_route(plan, service, seats, node) for service in services))
+    """Build the full set of routes for one node's gateway, on its own."""
+    return Membership(epoch=epoch, routes=RouteBook(plan, seats).build(node))
 
 
-def _build_route(plan: Plan, service: ServicePlan, seats: Mapping[str, Seat], node: str) -> Route:
-    mine = [seats[key] for key in service.replicas]
-    backends = [
-        Backend(seat.replica.id, seat.replica.incarnation, seat.place.node, "127.0.0.1", seat.port)
-        for seat in mine
-        if seat.replica.phase is Phase.READY and seat.port is not None
-    ]
-    if service.is_per_node:
-        backends = _prefer_own(backends, node)
+def _compute_width(callers: int) -> int:
+    return max(FEWEST_TOLD, TOLD_IN_ALL // max(1, callers))
+
+
+def _build_route(plan: Plan, service: ServicePlan, mine: Sequence[Seat], backends: Sequence[Backend]) -> Route:
     is_hopeless = service.on_exhausted is OnExhausted.DEGRADE and all(s.replica.phase.is_terminal for s in mine)
     return Route(
         service=service.name,
@@ -36,21 +104,6 @@ def _build_route(plan: Plan, service: ServicePlan, seats: Mapping[str, Seat], no
         unready_since_utc=None if backends else max((seat.changed_utc for seat in mine), default=0.0),
         cause="" if backends else _describe(mine),
     )
-
-
-def _prefer_own(backends: list[Backend], node: str) -> list[Backend]:
-    own = [backend for backend in backends if backend.node == node]
-    others = [backend for backend in backends if backend.node != node]
-    start = hash_text(node) % len(others) if others else 0
-    return own + (others[start:] + others[:start])[:FALLBACK_COUNT]
-
-
-def hash_text(text: str) -> int:
-    """Spread names evenly and the same way in every process (unlike `hash`)."""
-    value = 2166136261
-    for byte in text.encode():
-        value = (value ^ byte) * 16777619 & 0xFFFFFFFF
-    return value
 
 
 def _describe(seats: Sequence[Seat]) -> str:

@@ -45,16 +45,13 @@ from retinue.supervise.happenings import (
     TrainerStarted,
 )
 from retinue.supervise.nodes import Nodes
-from retinue.supervise.routes import build_membership
+from retinue.supervise.spread import TIMER as ROUTES_TIMER
+from retinue.supervise.spread import Spread
 from retinue.supervise.state import RunPhase, RunState, TrainerState
 from retinue.supervise.teardown import Teardown
 from retinue.supervise.trainer import Surroundings
 from retinue.terms.record import replace
 from retinue.terms.replica import DependenciesReady, LaunchRefused, NodeLost, OnExhausted, Phase, RestartAsked
-
-SMALL_RUN = 10_000
-"""Nodes x replicas up to which every publication is told at once."""
-ROUTES_WAIT_S = 2.0
 
 
 class Run:
@@ -69,8 +66,7 @@ class Run:
         self.nodes = Nodes([node.name for node in plan.allocation.nodes], edges.gateway_ports)
         self.teardown = Teardown(self)
         self.controller_starts = 1
-        self._epoch = 0
-        self._has_routes_timer = False
+        self.spread = Spread(plan, edges, fleet, self.nodes)
         self._failed_any = False
         """Some replica will not be tried again: others may be waiting for it in vain."""
 
@@ -101,7 +97,7 @@ class Run:
                 self.nodes.change(node, hello=hello, gateway_port=hello.gateway_port)
                 self.edges.journal.note(node, "AgentJoined", f"agent start {hello.agent_starts}, pid {hello.host_pid}")
                 self.fleet.reconcile(node, hello.observed)
-                self._send_routes(node)
+                self.spread.greet(node)
             case AgentSaid(node=node, message=message):
                 self._take_message(node, message)
             case AgentLeft(node=node):
@@ -162,7 +158,7 @@ class Run:
 
     def _take_hello(self, hello: StubHello) -> None:
         self.controller_starts = hello.starts
-        self._epoch = hello.starts << 32
+        self.spread.epoch = hello.starts << 32
         if hello.starts > 1:
             for node in self.nodes.live():
                 self.edges.agents.expect(node)
@@ -199,10 +195,8 @@ class Run:
             case ("join", _, _) if self.state.phase is RunPhase.JOINING:
                 missing = ", ".join(self.nodes.missing()) or "no node"
                 self.teardown.begin(Cause.NOT_READY, f"did not join within {self.plan.join_timeout_s:g} s: {missing}")
-            case ("routes", _, _):
-                self._has_routes_timer = False
-                for view in self.nodes.joined():
-                    self._send_routes(view.name)
+            case (timer, _, _) if timer == ROUTES_TIMER:
+                self.spread.take_timer()
             case ("hold", _, service) if not self._is_ready(self.fleet.services[service]):
                 self.teardown.begin(
                     Cause.FAIL_RUN, f"{service} was not brought back within run.hold ({self.plan.hold_s:g} s)"
@@ -222,15 +216,14 @@ class Run:
             self._start_trainer_when_ready()
         if self.state.ending is not None:
             self.teardown.advance()
-        if self.fleet.has_new_routes:
-            self._spread_routes()
+        self.spread.advance()
 
     def _advance_joining(self) -> None:
-        if self.nodes.missing():
+        if self.nodes.has_missing:
             return
         if self.nodes.port is None:
             self._propose_port()
-        elif not self.nodes.unbound():
+        elif self.nodes.are_bound():
             self.edges.timers.cancel("join")
             self.fleet.shared_env = self.surroundings.build_shared_env(self.nodes.port)
             self.change(phase=RunPhase.STARTING, gateway_port=self.nodes.port)
@@ -246,7 +239,7 @@ class Run:
             self.edges.agents.send(view.name, BindGateway(port=port))
 
     def _keep_services(self) -> None:
-        while self.fleet.take_new_phases():
+        while self.fleet.take_new_phases() and any(map(self._may_start, self.fleet.pending_count)):
             for key in find_ready_to_start(self.plan.services, self.fleet.replicas):
                 self.fleet.apply(key, DependenciesReady(incarnation=self.fleet.replicas[key].incarnation))
         while self.fleet.launched_again:
@@ -256,6 +249,14 @@ class Run:
         if self._failed_any:
             self._failed_any = False
             self._give_up_hopeless()
+
+    def _may_start(self, service: str) -> bool:
+        """Say whether it is worth asking which replicas of a service may start: no, while it waits for a count."""
+        return all(
+            self._is_ready(self.fleet.services[edge.service])
+            for edge in self.fleet.services[service].depends_on
+            if edge.condition == "ready" and edge.is_required
+        )
 
     def _give_up_hopeless(self) -> None:
         """Before the trainer runs, what can never start ends the run; later it is failed for good, by name."""
@@ -304,25 +305,6 @@ class Run:
             self.edges.stub.order(self.surroundings.build_trainer_order(self.nodes.port))
 
     # --- nodes --------------------------------------------------------------------
-
-    def _spread_routes(self) -> None:
-        """Tell every gateway, at once on a small run; on a large one at most once per interval.
-
-        A full set to every node costs nodes x replicas: the gateways' own dropping of dead replicas covers the wait.
-        """
-        self.fleet.has_new_routes = False
-        cost = len(self.nodes.views) * len(self.fleet.seats)
-        if cost <= SMALL_RUN:
-            for view in self.nodes.joined():
-                self._send_routes(view.name)
-        elif not self._has_routes_timer:
-            self._has_routes_timer = True
-            wait_s = min(ROUTES_WAIT_S, cost / SMALL_RUN * 0.01)
-            self.edges.timers.set("routes", self.edges.clock.now_s() + wait_s, RunTimer("routes"))
-
-    def _send_routes(self, node: str) -> None:
-        self._epoch += 1
-        self.edges.agents.send(node, build_membership(self.plan, self.fleet.seats, node, self._epoch))
 
     def _lose_node(self, node: str, cause: str) -> None:
         if self.nodes.views[node].is_lost:

@@ -24,14 +24,12 @@ from retinue.supervise.stub_watch import RESTARTS, Watch, start_controller
 from retinue.supervise.stub_work import Work
 
 OBEY_BEATS = 0.25
-"""A stop signal is obeyed by the stub itself when no controller was heard for this part of the beat limit after it:
-5 s of 20 s."""
+"""Heard from no controller for this part of the beat limit (5 s of 20 s), the stub obeys a stop signal itself."""
 STOPS_LIMIT = 3
 """The third signal is a person who does not want to wait for a controller."""
 HURRY_S = 2.0
 """After it, nothing is waited for longer than this."""
-TRAINER_GRACE_S = 10.0
-SHORT_GRACE_S = 5.0
+TRAINER_GRACE_S, SHORT_GRACE_S = 10.0, 5.0
 TURN_S = 1.0
 LOOK_S = 0.05
 """How often a wait looks that may end without a SIGCHLD: processes that are not children of ours."""

@@ -22,7 +22,9 @@ def build_table(verdict: dict[str, Any], path: str) -> list[str]:
         rows.append(("restarts", counts))
     rows += _build_own_restarts(verdict)
     for item in verdict.get("leftovers") or ():
-        rows.append(("left over", f"pid {item['pid']} {item['cmd']} (ended)" if not item.get("survived") else str(item)))
+        rows.append(
+            ("left over", f"pid {item['pid']} {item['cmd']} (ended)" if not item.get("survived") else str(item))
+        )
     rows += [("warning", str(text)) for text in verdict.get("warnings") or ()]
     nodes = verdict.get("nodes") or {}
     detail = ", ".join(f"{name} {_describe_node(node)}" for name, node in nodes.items())

@@ -34,6 +34,8 @@ class Teardown:
         self.run = run
         self._asked: set[str] = set()
         self._noted: set[str] = set()
+        self._asked_while: set[str] = set()
+        """Services that were not over when replicas were last asked to stop: the next lane's turn comes when one is."""
         self._signal: StopSignal | None = None
 
     @property
@@ -102,6 +104,9 @@ class Teardown:
 
     def _next_to_stop(self) -> list[str]:
         run = self.run
+        if run.fleet.live_count.keys() == self._asked_while:
+            return []
+        self._asked_while = set(run.fleet.live_count)
         lanes = next_to_stop(run.plan.stop_lanes, run.plan.services, run.fleet.replicas)
         return [key for key in lanes if key not in self._asked]
 

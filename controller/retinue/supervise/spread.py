@@ -1,0 +1,83 @@
+"""Telling every gateway where the replicas are: at once, and never more often than it may cost.
+
+The first change is told at once; what changes while that is under way or rests is
+told together afterwards. A large run is told in slices, so that no decision waits
+for a thousand gateways.
+"""
+
+from collections.abc import Sequence
+
+from retinue.channel.messages import Membership, Route
+from retinue.plan.records import Plan
+from retinue.supervise.edges import Edges
+from retinue.supervise.fleet import Fleet
+from retinue.supervise.happenings import RunTimer
+from retinue.supervise.nodes import Nodes
+from retinue.supervise.routes import RouteBook
+
+TIMER = "routes"
+SLICE = 32
+"""Gateways told between two other happenings."""
+REST_PER_NODE_S = 0.0005
+"""Rest after a round, for each node it told: a thousand nodes are told twice a second at most."""
+
+
+class Spread:
+    """Who was told what, and who is next."""
+
+    def __init__(self, plan: Plan, edges: Edges, fleet: Fleet, nodes: Nodes) -> None:
+        self._plan, self._edges, self._fleet, self._nodes = plan, edges, fleet, nodes
+        self.epoch = 0
+        self._book: RouteBook | None = None
+        self._book_s = 0.0
+        self._told: dict[str, tuple[Route, ...]] = {}
+        self._touched: set[str] = set()
+        """Nodes of this round with a replica that was published or withdrawn: they are told even what looks the same,
+        because their gateways may have dropped it by their agents' word."""
+        self._left: list[str] = []
+        """Nodes of this round that are still to be told."""
+        self._is_waiting = False
+        """The timer for the next slice or the end of the rest is set."""
+
+    @property
+    def _rest_s(self) -> float:
+        return REST_PER_NODE_S * len(self._nodes.views)
+
+    def greet(self, node: str) -> None:
+        """Tell a node whose agent has just connected, whatever it was told before."""
+        if self._book is None or self._edges.clock.now_s() - self._book_s > self._rest_s:
+            self._open_book()
+        self._tell([node], is_forced=True)
+
+    def advance(self) -> None:
+        """Begin a round when something changed and no round is under way."""
+        if self._fleet.new_routes and not self._is_waiting:
+            self._touched, self._fleet.new_routes = self._fleet.new_routes, set()
+            self._open_book()
+            joined = [view.name for view in self._nodes.joined()]
+            self._left = sorted(joined, key=lambda name: name not in self._touched)
+            self.take_timer()
+
+    def take_timer(self) -> None:
+        """Tell the next slice, then wait for the one after it, or rest."""
+        self._is_waiting = bool(self._left)
+        if not self._is_waiting:
+            return
+        slice_, self._left = self._left[:SLICE], self._left[SLICE:]
+        self._tell(slice_)
+        wait_s = 0.0 if self._left else self._rest_s
+        self._edges.timers.set(TIMER, self._edges.clock.now_s() + wait_s, RunTimer(TIMER))
+
+    def _open_book(self) -> None:
+        self._book = RouteBook(self._plan, self._fleet.seats)
+        self._book_s = self._edges.clock.now_s()
+
+    def _tell(self, names: Sequence[str], is_forced: bool = False) -> None:
+        if self._book is None:
+            return
+        for name in names:
+            routes = self._book.build(name)
+            if is_forced or name in self._touched or routes != self._told.get(name):
+                self._told[name] = routes
+                self.epoch += 1
+                self._edges.agents.send(name, Membership(epoch=self.epoch, routes=routes))
