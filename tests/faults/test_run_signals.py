@@ -38,12 +38,13 @@ def run_script(directory: Path, script: str) -> list[str]:
     return [sys.executable, str(directory / "script.py")]
 
 
-def check_end(run: RealRun, exit_code: int, ended_by: str) -> dict[str, object]:
+def check_end(run: RealRun, exit_code: int, ended_by: str, clean: tuple[str, ...] = ("true",)) -> dict[str, object]:
     # Less than the default grace of a trainer (60 s), which no stubborn one may use up after a second signal.
     assert run.wait_end(45.0) == exit_code
     verdict = run.verdict()
     run.run_id = verdict["run_id"]
-    assert (verdict["ended_by"], verdict["exit_code"], verdict["clean"]) == (ended_by, exit_code, "true"), verdict
+    assert (verdict["ended_by"], verdict["exit_code"]) == (ended_by, exit_code), verdict
+    assert verdict["clean"] in clean, verdict
     run.assert_nothing_left()
     return verdict
 
@@ -63,7 +64,8 @@ def test_a_signal_before_the_trainer_starts_is_the_exit_code(
         }
         run.wait(phase, looks[phase])
         run.signal(signal.Signals[f"SIG{name}"])
-        check_end(run, exit_code, "signal")
+        # A node that ends before it has a keeper may not be able to say what it left.
+        check_end(run, exit_code, "signal", ("true",) if phase == "starting" else ("true", "unknown"))
         assert run.verdict()["trainer"] is None or not run.verdict()["trainer"]["was_started"]
 
 

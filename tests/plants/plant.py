@@ -154,9 +154,7 @@ def _list_files(root: Path) -> list[str]:
     except (OSError, subprocess.CalledProcessError):
         paths = (path.relative_to(root) for path in root.rglob("*"))
         return [
-            str(path)
-            for path in paths
-            if not any(part in NOT_COPIED or part.startswith(".") for part in path.parts)
+            str(path) for path in paths if not any(part in NOT_COPIED or part.startswith(".") for part in path.parts)
         ]
 
 

@@ -21,9 +21,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _said["skipped"] += int(report.skipped)
 
 
-def pytest_exception_interact(
-    call: pytest.CallInfo[object], report: pytest.TestReport | pytest.CollectReport
-) -> None:
+def pytest_exception_interact(call: pytest.CallInfo[object], report: pytest.TestReport | pytest.CollectReport) -> None:
     """Keep the first failure: an assertion of a test, or something that kept the test from judging."""
     if _said["failure"] is not None or call.excinfo is None:
         return

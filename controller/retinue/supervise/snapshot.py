@@ -102,15 +102,19 @@ def build_endpoints(run: Run, record: RunRecord, epoch: int) -> Endpoints:
     for service in run.plan.services:
         if not service.has_port:
             continue
-        ready = [seat for seat in run.fleet.of_service(service.name) if seat.replica.phase is Phase.READY]
         services[service.name] = Endpoint(
             kind=service.kind,
             url=urls.get(service.name),
-            ready=len(ready),
+            ready=run.fleet.ready_count[service.name],
             wanted=len(service.replicas),
-            addresses=tuple(f"127.0.0.1:{seat.port}" for seat in ready if seat.port and not service.is_http),
+            addresses=() if service.is_http else _find_addresses(run, service),
         )
     return Endpoints(run_id=record.run_id, epoch=epoch, services=services)
+
+
+def _find_addresses(run: Run, service: ServicePlan) -> tuple[str, ...]:
+    seats = run.fleet.of_service(service.name)
+    return tuple(f"127.0.0.1:{seat.port}" for seat in seats if seat.replica.phase is Phase.READY and seat.port)
 
 
 def build_verdict(run: Run, record: RunRecord, exit_code: int, now_utc: float) -> dict[str, Any]:

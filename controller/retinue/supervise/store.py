@@ -30,17 +30,22 @@ class StateStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._latest: dict[str, bytes] = {}
+        self._latest_size = 0
         self._size = 0
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def save(self, key: str, value: Any) -> None:
         line = to_json(_Line(key, run=value) if isinstance(value, RunState) else _Line(key, seat=value)) + b"\n"
-        self._latest[key] = line
+        self._keep(key, line)
         self._size += len(line)
-        if self._size > COMPACT_BYTES and self._size > 2 * sum(map(len, self._latest.values())):
+        if self._size > COMPACT_BYTES and self._size > 2 * self._latest_size:
             self._compact()
         else:
             os.write(self._fd, line)
+
+    def _keep(self, key: str, line: bytes) -> None:
+        self._latest_size += len(line) - len(self._latest.get(key, b""))
+        self._latest[key] = line
 
     def _compact(self) -> None:
         fresh = self._path.with_suffix(".new")
@@ -51,7 +56,7 @@ class StateStore:
         fresh.rename(self._path)
         os.close(self._fd)
         self._fd = fd
-        self._size = sum(map(len, self._latest.values()))
+        self._size = self._latest_size
 
     def load(self) -> tuple[RunState | None, dict[str, Seat]]:
         """Read what the last controller saved; (None, {}) for the first one."""
@@ -62,12 +67,11 @@ class StateStore:
                 line = from_json(raw, _Line)
             except DecodeError:
                 continue
-            self._latest[line.key] = raw + b"\n"
+            self._keep(line.key, raw + b"\n")
             if line.run is not None:
                 run = line.run
             elif line.seat is not None:
                 seats[line.seat.replica.id] = line.seat
-        self._size = sum(map(len, self._latest.values()))
         self._compact()
         return run, seats
 

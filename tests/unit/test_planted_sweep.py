@@ -1,0 +1,64 @@
+"""One empty look at /proc proves nothing: a process may be forked just behind the reader's back.
+
+No real process can be reached from here, whatever a sweep comes to do: these pids are above any
+kernel's, the tag is nobody's, and there is no reaper whose children could be taken for ours.
+"""
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from retinue.node import ladder
+from retinue.node.ladder import Swept, sweep_tree
+from retinue.node.scan import Process, Tree
+
+NO_PID = 2**22
+"""PID_MAX_LIMIT, proc_sys_kernel(5): the kernel's pids are all below it."""
+TREE = Tree(leader=NO_PID + 1, leader_start=1, tags=frozenset({b"RETINUE_TEST_TAG=nobody has this"}), reaper=0)
+ESCAPEE = Process(pid=NO_PID + 2, ppid=1, group=NO_PID + 2, session=NO_PID + 2, state="S", start=2)
+
+
+class Inline:
+    """Runs the scans where it is called."""
+
+    async def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return work(*arguments)
+
+
+class Machine:
+    """A /proc in which the escapee is overlooked by so many looks."""
+
+    def __init__(self, overlooked: int) -> None:
+        self.overlooked = overlooked
+        self.signals: list[int] = []
+
+    @property
+    def is_alive(self) -> bool:
+        return signal.SIGKILL not in self.signals
+
+    def find_tree(self, tree: Tree) -> list[Process]:
+        self.overlooked -= 1
+        return [ESCAPEE] if self.overlooked < 0 and self.is_alive else []
+
+    def read_process(self, pid: int) -> Process | None:
+        return ESCAPEE if self.is_alive else None
+
+    def send_signal(self, process: Process, number: int) -> bool:
+        self.signals.append(number)
+        return True
+
+    def hunt_orphans(self, tree: Tree) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("overlooked", [0, 1])
+async def test_a_process_that_one_scan_overlooks_is_found_by_the_next(
+    monkeypatch: pytest.MonkeyPatch, overlooked: int
+) -> None:
+    machine = Machine(overlooked)
+    for name in ("find_tree", "read_process", "send_signal", "hunt_orphans"):
+        monkeypatch.setattr(ladder, name, getattr(machine, name))
+    assert await sweep_tree(TREE, Inline()) == Swept(escapees=1, killed=1)  # type: ignore[arg-type]
+    assert machine.signals == [signal.SIGSTOP, signal.SIGKILL]
