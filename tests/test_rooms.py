@@ -23,6 +23,8 @@ FLOORS = {
     "journal": 3,
     "node": 3,
     "gateway": 3,
+    "checks": 3,
+    "client": 3,
     "supervise": 4,
     "cli": 5,
 }
@@ -42,7 +44,7 @@ DOORS = {
     "pydantic": {"manifest"},
     "pydantic_core": {"manifest"},
     "yaml": {"manifest"},
-    "aiohttp": {"gateway"},
+    "aiohttp": {"gateway", "checks"},
     "yarl": {"gateway"},
     "multidict": {"gateway"},
     "uvloop": {"gateway"},

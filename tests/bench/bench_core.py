@@ -25,8 +25,8 @@ from retinue.supervise.state import RunPhase
 
 SIZES = (250, 500, 1000)
 IDLE_S = 15.0
-CRASHES = 500
-CRASH_PERIOD_S = 0.01
+CRASHES = 400
+CRASH_PERIOD_S = 0.02
 WITHDRAWALS = 40
 WITHDRAWAL_PERIOD_S = 0.1
 AIMS = {"decision p99, ms": 50.0, "memory, MB": 300.0, "idle, % of a core": 10.0}
@@ -135,6 +135,7 @@ def measure_inside(count: int) -> Row:
     }
     for name in ("AgentJoined", "Report", "ReplicaTimer", "RunTimer", "teardown"):
         row[f"{name} mean, us"] = statistics.fmean(world.times[name]) * 1e6
+    for n,t in world.times.items(): print(n, len(t), max(t)*1e3)
     return row | {"NodeGone, ms": max(world.times["NodeGone"]) * 1e3}
 
 

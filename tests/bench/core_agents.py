@@ -27,6 +27,7 @@ from retinue.channel.messages import (
     Hello,
     LaunchOrder,
     Membership,
+    Message,
     Report,
     StopOrder,
     Welcome,
@@ -40,18 +41,28 @@ DIALLING = 32
 TCP_INFO_BYTES = 136
 RECEIVED_AT = 128
 """Offset of tcpi_bytes_received in struct tcp_info (linux/tcp.h)."""
+WATCHERS = 20
+"""Agents that read their memberships; the others drop them, because a thousand hosts would share that work."""
+
+
+class Dropped(Message, frozen=True, tag="Membership"):
+    """A membership whose routes are not looked at."""
+
+    epoch: int
+
+
+Lean = Welcome | BindGateway | LaunchOrder | StopOrder | Dropped | EndNode
 
 
 class Agent:
     """One node."""
 
-    def __init__(self, crowd: "Crowd", join: Join, nonce: str) -> None:
+    def __init__(self, crowd: "Crowd", join: Join, nonce: str, is_watcher: bool) -> None:
         self.crowd, self.join, self.nonce = crowd, join, nonce
         self.up: dict[str, int] = {}
         """Replica -> incarnation that is ready."""
-        self.published: dict[str, float] = {}
-        """Own replica -> time of the last membership that has it."""
-        self.wire = Wire(FromController, lambda wire: None, lambda wire, message: self.take(message), self.end)
+        kind = FromController if is_watcher else Lean
+        self.wire = Wire(kind, lambda wire: None, lambda wire, message: self.take(message), self.end)
         self.sock: socket.socket | None = None
 
     async def dial(self) -> None:
@@ -70,7 +81,7 @@ class Agent:
         facts = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
         return int(struct.unpack_from("Q", facts, RECEIVED_AT)[0])
 
-    def take(self, message: FromController) -> None:
+    def take(self, message: FromController | Dropped) -> None:
         match message:
             case Welcome():
                 self.crowd.welcome()
@@ -81,6 +92,8 @@ class Agent:
             case StopOrder(replica=key, incarnation=number):
                 self.up.pop(key, None)
                 self.wire.send(Report(key, Exited(number, signal=15, was_asked=True, rung="namespace")))
+            case Dropped():
+                self.crowd.memberships += 1
             case Membership():
                 self.crowd.take_membership(self, message)
             case EndNode():
@@ -108,7 +121,7 @@ class Crowd:
     def __init__(self, join_dir: Path) -> None:
         joins = [read_join(path) for path in sorted(join_dir.iterdir())]
         nonce = (Path(joins[0].attempt_dir) / "nonce").read_text()
-        self.agents = [Agent(self, join, nonce) for join in joins]
+        self.agents = [Agent(self, join, nonce, at < WATCHERS) for at, join in enumerate(joins)]
         self.welcomed = self.memberships = 0
         self.open = len(self.agents)
         self.crashed: dict[str, float] = {}
@@ -183,7 +196,7 @@ class Crowd:
     async def withdraw_some(self, count: int, period_s: float) -> None:
         """Let a node's own service become unready; ends when that node's gateway was told."""
         for _ in range(count):
-            agent = self.random.choice(self.agents)
+            agent = self.random.choice(self.agents[:WATCHERS])
             key = next(key for key in agent.up if key.startswith("own") and key not in self.withdrawn)
             self.withdrawn[key] = time.perf_counter()
             agent.withdraw(key, False)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from support.command import RETINUE, ask, retinue
 from support.real_run import PATIENCE_S, RealRun, server_service, wait_for
 
@@ -153,30 +152,34 @@ def test_down_ends_the_followers_prints_the_verdict_and_may_be_said_twice(up: Re
 
 def test_up_that_cannot_become_ready_is_5_and_why_tells_the_last_words(tmp_path: Path) -> None:
     crash = ["python3", "-c", "import sys; sys.exit('no weights at /models')"]
-    services = {"judge": {"command": crash, "restart": {"backoff": "100ms", "limit": 1}}}
-    manifest = {"retinue": 1, "run": {"name": "x"}, "services": services}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(manifest))
-    done = retinue("up", "run.yaml", cwd=tmp_path)
-    assert done.returncode == 5, done
-    assert "judge/0" in done.stderr
-    assert "retinue why" in done.stderr
-    told = retinue("why", cwd=tmp_path).stdout
-    assert "not_ready" in told
-    assert "no weights at /models" in told
-    verdict = json.loads((tmp_path / "retinue-runs/latest/current/verdict.json").read_text())
-    assert (verdict["clean"], verdict["exit_code"]) == ("true", 5)
+    never = {"readiness": {"exec": ["false"], "period": "1s"}}
+    run = RealRun(tmp_path, {"judge": {"command": crash, "probes": never, "restart": {"backoff": "100ms", "limit": 1}}})
+    try:
+        done = retinue("up", "--run-dir", "run", "run.yaml", cwd=tmp_path)
+        assert done.returncode == 5, done
+        assert "judge/0" in done.stderr
+        assert "retinue why" in done.stderr
+        told = retinue("why", cwd=tmp_path).stdout
+        assert "not_ready" in told
+        assert "no weights at /models" in told
+        assert (run.verdict()["clean"], run.verdict()["exit_code"]) == ("true", 5)
+        run.status()
+        run.assert_nothing_left()
+    finally:
+        end_detached(run)
 
 
 def test_up_in_the_foreground_ends_with_ctrl_c(tmp_path: Path) -> None:
     run = RealRun(tmp_path, {"server": server_service()})
-    run.stub = subprocess.Popen(
-        [*RETINUE, "up", "--foreground", "--run-dir", "run", "run.yaml"],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=run.output.open("w"),
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    with open(run.output, "w") as output:
+        run.stub = subprocess.Popen(
+            [*RETINUE, "up", "--foreground", "--run-dir", "run", "run.yaml"],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
     try:
         run.wait_phase("running")
         run.signal(signal.SIGINT)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from service_scenes import build_server, end_cleanly, find_events, get, running
 
 WAITS_FOR_A_WORD = """
@@ -135,7 +134,6 @@ def check_tcp_service(endpoint: dict[str, Any]) -> None:
     assert said == {"plain/0 1", "plain/1 1"}
 
 
-@pytest.mark.xfail(strict=True, reason="supervise/routes.py names every backend 127.0.0.1")
 def test_a_server_on_the_ipv6_loopback_only_is_reached_through_its_url(tmp_path: Path) -> None:
     with running(tmp_path, {"six": build_server(tmp_path, "six", ONLY_IPV6)}) as run:
         assert get(run.url("six"), timeout_s=3.0) == "six/0 1"

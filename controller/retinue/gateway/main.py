@@ -25,8 +25,9 @@ from retinue.gateway.desk import Desk, bind_control
 from retinue.gateway.front import Door, Front
 from retinue.gateway.hold import HELD_MAX, KEPT_BYTES_MAX, ReplayBudget, WaitingRoom
 from retinue.gateway.notes import install_notes, log
-from retinue.gateway.proxy import HEADER_BYTES, READ_BYTES, Proxy, open_session
+from retinue.gateway.proxy import Proxy
 from retinue.gateway.routes import RouteTable
+from retinue.gateway.upstream import HEADER_BYTES, READ_BYTES, open_session
 
 BACKLOG = 4096
 """Connections that wait while no gateway runs; the kernel caps it at net.core.somaxconn."""

@@ -12,22 +12,15 @@ from dataclasses import dataclass, field
 
 import aiohttp
 from aiohttp import web
-from yarl import URL
 
 from retinue.gateway.bodies import RequestBody
 from retinue.gateway.faults import Blame, Fault, translate_error
 from retinue.gateway.hold import ReplayBudget, WaitingRoom
 from retinue.gateway.notes import log
 from retinue.gateway.routes import RouteTable, Slot
+from retinue.gateway.upstream import build_authority, build_url
 from retinue.gateway.wire import Refusal, build_request_headers, build_response_headers
 
-CONNECT_TIMEOUT_S = 2.0
-"""Reading has no deadline: a judge may think for an hour."""
-IDLE_S = 4.0
-"""Idle connections to backends are closed before uvicorn's default (5 s) closes them under a request."""
-READ_BYTES = 64 * 1024
-HEADER_BYTES = 32 * 1024
-"""One header field or the request line, both directions."""
 FIRST_MEMBERSHIP_S = 60.0
 """How long a request waits for the first membership after this process started."""
 SENDS_MAX = 5
@@ -68,24 +61,6 @@ class Exchange:
     """Times the request may have been seen by a backend that then broke."""
     tried: set[Slot] = field(default_factory=set)
     was_held: bool = False
-
-
-def open_session() -> aiohttp.ClientSession:
-    """Open the client side: no proxy from the environment, no cookies, no limits but the connect timeout."""
-    session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        trust_env=False,
-        read_bufsize=READ_BYTES,
-        max_line_size=HEADER_BYTES,
-        max_field_size=HEADER_BYTES,
-        skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
-    )
-    # aiohttp sends idempotent requests again by itself; whether to is decided here, and counted.
-    session._retry_connection = False
-    return session
 
 
 class Proxy:
@@ -173,13 +148,14 @@ class Proxy:
 
     async def _send(self, exchange: Exchange, slot: Slot) -> aiohttp.ClientResponse:
         headers = build_request_headers(exchange.request.headers.items(), exchange.service)
+        headers.append(("Host", build_authority(slot.backend)))
         body = exchange.body
         if body.is_streamed and body.length is not None:
             headers.append(("Content-Length", str(body.length)))
         try:
             return await self._session.request(
                 exchange.request.method,
-                build_url(slot, exchange.target),
+                build_url(slot.backend, exchange.target),
                 headers=headers,
                 data=body.payload(),
                 allow_redirects=False,
@@ -214,7 +190,7 @@ class Proxy:
     async def _relay(self, exchange: Exchange, slot: Slot, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
         """Pass an answer on as it arrives; from its first byte on there is no other."""
         request, content = exchange.request, upstream.content
-        authority = f"{slot.backend.host}:{slot.backend.port}"
+        authority = build_authority(slot.backend)
         if content.exception() is not None:
             raise Fault(Blame.BROKEN, "broke off before a byte was passed on")
         try:
@@ -292,9 +268,3 @@ def _check_connected(request: web.BaseRequest) -> None:
     if client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != TCP_ESTABLISHED:
         transport.abort()
         raise ConnectionResetError
-
-
-def build_url(slot: Slot, target: str) -> URL:
-    """Build the backend's URL; `target` goes through byte for byte, dots and escapes as they came."""
-    backend = slot.backend
-    return URL.build(scheme="http", host=backend.host, port=backend.port, path=target, encoded=True)

@@ -12,31 +12,28 @@ FALLBACK_COUNT = 8
 """Other nodes' replicas a gateway is told of for a per-node service: enough to survive its own node's
 restart; all of them would cost nodes x nodes."""
 FEWEST_TOLD = 32
-TOLD_IN_ALL = 50_000
+TOLD_IN_ALL = 20_000
 """Backends of one service that all gateways together are told of: a full set to each would cost nodes x replicas."""
 
 
 class RouteBook:
     """The routes of one moment: what is the same for all nodes is worked out once.
 
-    A gateway of a large run is told a window of a service's replicas, each as wide as TOLD_IN_ALL allows. The windows
+    A gateway of a large run is told a window of a service's replicas, as wide as TOLD_IN_ALL allows. The windows
     begin at fixed places, evenly spread: every replica is in as many as any other, and one replica's change
-    concerns the few nodes whose windows it is in. The trainer's nodes, which call most, share a TOLD_IN_ALL of their own.
+    concerns the few nodes whose windows it is in. Nodes that are known to call a service (the trainer's, its
+    dependants') share a TOLD_IN_ALL of their own: where they are few, they know all replicas.
     """
 
     def __init__(self, plan: Plan, seats: Mapping[str, Seat]) -> None:
         nodes = [node.name for node in plan.allocation.nodes]
-        callers = next((group.nodes for group in plan.groups if group.name == plan.trainer.group), ())
         self._at = {name: place / len(nodes) for place, name in enumerate(nodes)}
-        self._widths = dict.fromkeys(nodes, _compute_width(len(nodes)))
-        self._widths |= dict.fromkeys(callers, _compute_width(len(callers)))
         services = [service for service in plan.services if service.has_port and service.is_http]
         self._shelves = [_Shelf(plan, service, seats) for service in services]
 
     def build(self, node: str) -> tuple[Route, ...]:
         """Build the full set of routes for one node's gateway."""
-        at, width = self._at[node], self._widths[node]
-        return tuple(shelf.build_route(node, at, width) for shelf in self._shelves)
+        return tuple(shelf.build_route(node, self._at[node]) for shelf in self._shelves)
 
 
 class _Shelf:
@@ -55,15 +52,18 @@ class _Shelf:
                 self._backends.append(backend)
                 self._own.setdefault(backend.node, []).append(backend)
         self._planned = len(mine)
+        self._callers = _find_callers(plan, service, seats)
+        self._widths = (_compute_width(len(plan.allocation.nodes)), _compute_width(len(self._callers)))
         self._is_per_node = service.is_per_node
         self._whole = _build_route(plan, service, mine, self._backends)
 
-    def build_route(self, node: str, at: float, width: int) -> Route:
+    def build_route(self, node: str, at: float) -> Route:
         """Build the route as one node's gateway sees it; `at` in [0, 1) is where its window begins."""
         if self._is_per_node:
             own = self._own.get(node, [])
             others = [backend for backend in self._cut(at, FALLBACK_COUNT + len(own)) if backend.node != node]
             return self._with([*own, *others[:FALLBACK_COUNT]])
+        width = self._widths[node in self._callers]
         if len(self._backends) <= width:
             return self._whole
         return self._with(self._cut(at, width))
@@ -88,6 +88,13 @@ class _Shelf:
 def build_membership(plan: Plan, seats: Mapping[str, Seat], node: str, epoch: int) -> Membership:
     """Build the full set of routes for one node's gateway, on its own."""
     return Membership(epoch=epoch, routes=RouteBook(plan, seats).build(node))
+
+
+def _find_callers(plan: Plan, service: ServicePlan, seats: Mapping[str, Seat]) -> frozenset[str]:
+    """Find the nodes that are known to call a service; nothing keeps the others from doing so."""
+    trainer = next((group.nodes for group in plan.groups if group.name == plan.trainer.group), ())
+    dependants = [other for other in plan.services if any(edge.service == service.name for edge in other.depends_on)]
+    return frozenset(trainer).union(seats[key].place.node for other in dependants for key in other.replicas)
 
 
 def _compute_width(callers: int) -> int:

@@ -19,7 +19,10 @@ TIMER = "routes"
 SLICE = 32
 """Gateways told between two other happenings."""
 REST_PER_NODE_S = 0.0005
-"""Rest after a round, for each node it told: a thousand nodes are told twice a second at most."""
+REST_PER_BACKEND_S = 0.000005
+LONGEST_REST_S = 2.0
+"""A round may take a sixth of the time: it costs about 80 us for each node that is looked at and 0.5 us for each
+backend that is told. A change that few nodes need to know makes for a short rest."""
 
 
 class Spread:
@@ -36,16 +39,15 @@ class Spread:
         because their gateways may have dropped it by their agents' word."""
         self._left: list[str] = []
         """Nodes of this round that are still to be told."""
+        self._told_count = 0
+        """Backends told in this round."""
         self._is_waiting = False
         """The timer for the next slice or the end of the rest is set."""
 
-    @property
-    def _rest_s(self) -> float:
-        return REST_PER_NODE_S * len(self._nodes.views)
-
     def greet(self, node: str) -> None:
         """Tell a node whose agent has just connected, whatever it was told before."""
-        if self._book is None or self._edges.clock.now_s() - self._book_s > self._rest_s:
+        age_s = self._edges.clock.now_s() - self._book_s
+        if self._book is None or age_s > REST_PER_NODE_S * len(self._nodes.views):
             self._open_book()
         self._tell([node], is_forced=True)
 
@@ -56,6 +58,7 @@ class Spread:
             self._open_book()
             joined = [view.name for view in self._nodes.joined()]
             self._left = sorted(joined, key=lambda name: name not in self._touched)
+            self._told_count = 0
             self.take_timer()
 
     def take_timer(self) -> None:
@@ -65,7 +68,8 @@ class Spread:
             return
         slice_, self._left = self._left[:SLICE], self._left[SLICE:]
         self._tell(slice_)
-        wait_s = 0.0 if self._left else self._rest_s
+        rest_s = REST_PER_NODE_S * len(self._nodes.views) + REST_PER_BACKEND_S * self._told_count
+        wait_s = 0.0 if self._left else min(LONGEST_REST_S, rest_s)
         self._edges.timers.set(TIMER, self._edges.clock.now_s() + wait_s, RunTimer(TIMER))
 
     def _open_book(self) -> None:
@@ -79,5 +83,6 @@ class Spread:
             routes = self._book.build(name)
             if is_forced or name in self._touched or routes != self._told.get(name):
                 self._told[name] = routes
+                self._told_count += sum(len(route.backends) for route in routes)
                 self.epoch += 1
                 self._edges.agents.send(name, Membership(epoch=self.epoch, routes=routes))
