@@ -41,18 +41,22 @@ async def measure_real(count: int) -> Row:
             began_s = time.perf_counter()
             await rig.start()
             row = {"start to keys made, s": time.perf_counter() - began_s}
+            row["its CPU, s"] = rig.read_cpu_s()
             await rig.hear_agents("joined")
             row["start to all joined, s"] = time.perf_counter() - began_s
+            row["CPU until then, s"] = rig.read_cpu_s()
             await rig.hear("trainer")
             row["start to all ready, s"] = time.perf_counter() - began_s
+            row["CPU till then, s"] = rig.read_cpu_s()
             rig.say(ev="trainer_started", pid=4343)
             row |= await measure_decisions(rig)
             row |= await measure_idle(rig)
             row["memory, MB"] = rig.read_memory_mb()
             row["memory at its peak, MB"] = rig.read_memory_mb("VmHWM")
-            began_s = time.perf_counter()
+            began_s, cpu_s = time.perf_counter(), rig.read_cpu_s()
             await rig.stop()
             row["teardown, s"] = time.perf_counter() - began_s
+            row["teardown CPU, s"] = rig.last_cpu_s - cpu_s
     return row
 
 
@@ -135,7 +139,6 @@ def measure_inside(count: int) -> Row:
     }
     for name in ("AgentJoined", "Report", "ReplicaTimer", "RunTimer", "teardown"):
         row[f"{name} mean, us"] = statistics.fmean(world.times[name]) * 1e6
-    for n,t in world.times.items(): print(n, len(t), max(t)*1e3)
     return row | {"NodeGone, ms": max(world.times["NodeGone"]) * 1e3}
 
 

@@ -64,6 +64,7 @@ class Agent:
         kind = FromController if is_watcher else Lean
         self.wire = Wire(kind, lambda wire: None, lambda wire, message: self.take(message), self.end)
         self.sock: socket.socket | None = None
+        self.is_welcome = False
 
     async def dial(self) -> None:
         host, port = self.join.addresses[0]
@@ -84,6 +85,7 @@ class Agent:
     def take(self, message: FromController | Dropped) -> None:
         match message:
             case Welcome():
+                self.is_welcome = True
                 self.crowd.welcome()
             case BindGateway(port=port):
                 self.wire.send(GatewayBound(port, True))
@@ -173,7 +175,7 @@ class Crowd:
         """Spread the beats over the period, as a thousand clocks would."""
         while True:
             for step in range(20):
-                for agent in self.agents[step::20]:
+                for agent in filter(lambda agent: agent.is_welcome, self.agents[step::20]):
                     agent.wire.send(Beat(0.001, 0.5, 100_000))
                 await asyncio.sleep(BEAT_S / 20)
 

@@ -158,6 +158,7 @@ class Rig:
             self.say(ev="node", report={"retinue_node": name, "clean": True, "rung": "namespace"})
         self.say(ev="launch_exited", code=0, signal=None)
         await self.hear("finish")
+        self.last_cpu_s = self.read_cpu_s()
         await asyncio.to_thread(self.children[0].wait)
 
     async def close(self) -> None:

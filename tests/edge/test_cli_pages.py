@@ -5,9 +5,24 @@ import re
 from pathlib import Path
 
 import pytest
+
 from support.command import MANIFEST, retinue
 
-COMMANDS = ("run", "up", "down", "check", "plan", "status", "why", "logs", "events", "restart", "gate", "sweep", "schema")
+COMMANDS = (
+    "run",
+    "up",
+    "down",
+    "check",
+    "plan",
+    "status",
+    "why",
+    "logs",
+    "events",
+    "restart",
+    "gate",
+    "sweep",
+    "schema",
+)
 MANY = """\
 retinue: 1
 run: {name: x, drian: 5s}
@@ -70,7 +85,9 @@ def test_plan_that_does_not_fit_is_4_and_says_what_was_free(tmp_path: Path) -> N
     assert "free" in done.stderr
 
 
-@pytest.mark.parametrize("words", [("--nodes", "n[01"), ("--nodes", "n1", "--memory", "5"), ("--nodes", "n1", "--cpus", "0")])
+@pytest.mark.parametrize(
+    "words", [("--nodes", "n[01"), ("--nodes", "n1", "--memory", "5"), ("--nodes", "n1", "--cpus", "0")]
+)
 def test_a_description_that_cannot_be_read_is_named(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "run.yaml").write_text(MANIFEST)
     done = retinue("plan", "run.yaml", *words, cwd=tmp_path)

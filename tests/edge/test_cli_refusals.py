@@ -1,4 +1,4 @@
-"""Bad input ends with a clear word and its exit code, and nothing is half started: no file, no process, no node directory."""
+"""Bad input ends with a clear word and its exit code; nothing is half started: no file, process or node directory."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from support.command import MANIFEST, RETINUE, private_scratch, retinue
 from support.real_run import read_environs, wait_for
 
@@ -80,7 +81,9 @@ def test_a_manifest_that_may_not_be_read_is_refused(place: Place) -> None:
     place.refuse("up", "run.yaml", exit_code=2, says=("run.yaml", "permission denied"))
 
 
-@pytest.mark.parametrize("words", [("run", "nosuch.yaml", "--", "true"), ("up", "nosuch.yaml"), ("check", "nosuch.yaml")])
+@pytest.mark.parametrize(
+    "words", [("run", "nosuch.yaml", "--", "true"), ("up", "nosuch.yaml"), ("check", "nosuch.yaml")]
+)
 def test_a_missing_manifest_is_named(place: Place, words: tuple[str, ...]) -> None:
     place.refuse(*words, exit_code=2, says=("nosuch.yaml", "no such file"))
 
@@ -155,7 +158,9 @@ def test_a_closed_place_is_refused(place: Place) -> None:
 MOUNTED = 'mount -t tmpfs -o "$1" tiny "$0" && shift && exec "$@"'
 
 
-@pytest.mark.parametrize(("options", "says"), [("ro", "Read-only"), ("size=4k", "No space"), ("nr_inodes=4", "No space")])
+@pytest.mark.parametrize(
+    ("options", "says"), [("ro", "Read-only"), ("size=4k", "No space"), ("nr_inodes=4", "No space")]
+)
 def test_a_full_or_read_only_file_system_is_refused(place: Place, options: str, says: str) -> None:
     (place.cwd / "disk").mkdir()
     before = place.look()

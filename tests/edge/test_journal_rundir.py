@@ -134,9 +134,7 @@ def test_a_disk_that_fills_up_on_the_way_gives_the_lock_back(tmp_path: Path, mon
     assert os.listdir(tmp_path) == []
 
 
-def test_what_cannot_be_made_leaves_an_older_attempt_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_made_leaves_an_older_attempt_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = create(tmp_path / "x", run_id="r1")
     (first / "verdict.json").touch()
 

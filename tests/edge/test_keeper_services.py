@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import resource
 import signal
 import time
@@ -219,7 +220,8 @@ def test_a_service_inherits_its_tags_and_nothing_of_the_keeper(rung: str) -> Non
         assert f"RETINUE_RUN_ID={node.run_id}\n" in text
         assert "RETINUE_NODE=n1\n" in text
         assert "\n4\n" in text  # 0, 1, 2 and the listing's own.
-        assert text.count("0000000000000000") == 2, text
+        # 32 and 33 are glibc's own: a child of its posix_spawn (make is one) ignores them, and nobody can change it.
+        assert len(re.findall(r"Sig(?:Blk|Ign):\t0000000[01][08]0000000\n", text + "\n")) == 2, text
         assert f"\n{resource.getrlimit(resource.RLIMIT_NOFILE)[1]}\n" in text
 
 

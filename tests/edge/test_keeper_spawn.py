@@ -143,7 +143,8 @@ def test_the_childs_signals_are_as_if_nobody_had_touched_them() -> None:
     ignored = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     try:
-        script = "grep -E '^Sig(Blk|Ign)' /proc/self/status | grep -vqE '0000000000000000$'"
+        # 32 and 33 are glibc's own: a child of its posix_spawn (make is one) ignores them, and nobody can change it.
+        script = "grep -E '^Sig(Blk|Ign)' /proc/self/status | grep -vqE '0000000[01][08]0000000$'"
         assert run(Command(["sh", "-c", script], ENV)) == 1  # No line has anything set.
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask | {signal.SIGUSR2}
     finally:

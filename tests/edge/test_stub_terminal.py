@@ -136,7 +136,8 @@ def test_nohup_is_inherited_by_the_trainer(rig: Rig) -> None:
     for pid in (rig.stub_pid, trainer):
         os.kill(pid, signal.SIGHUP)
     ignored = int(Path(f"/proc/{trainer}/status").read_text().split("SigIgn:")[1].split()[0], 16)
-    assert ignored == 1 << (signal.SIGHUP - 1)
+    # 32 and 33 are glibc's own: a child of its posix_spawn (make is one) ignores them, and nobody can change it.
+    assert ignored & ~(3 << 31) == 1 << (signal.SIGHUP - 1)
     (rig.start_dir / "go").touch()
     assert rig.wait() == 0
     assert rig.heard("stop") == []

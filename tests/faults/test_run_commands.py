@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from support.command import RETINUE, ask, retinue
 from support.real_run import PATIENCE_S, RealRun, server_service, wait_for
 

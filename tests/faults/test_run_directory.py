@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from support.command import ask, retinue, start_in_scene
 from support.real_run import RealRun, real_run, server_service, wait_for
 
@@ -12,7 +13,7 @@ TINY = 'mount -t tmpfs -o size=1m,nr_inodes=2k tiny "$0" && exec "$@"'
 
 
 def test_a_second_run_on_the_directory_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
-    awkward = tmp_path / "it's a \"run\" of 100 % $HOME"
+    awkward = tmp_path / 'it\'s a "run" of 100 % $HOME'
     awkward.mkdir()
     with real_run(awkward, {"server": server_service()}) as run:
         run.wait_phase("running")

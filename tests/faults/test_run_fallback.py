@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import test_kill_each as kills
+
 from support.command import retinue, start_in_scene
 from support.real_run import RealRun, real_run, server_service
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from support.command import RETINUE, start_in_scene
 from support.real_run import RealRun, server_service
 
-SCENE = f"""
+SCENE = """
 import fcntl, socket, struct, subprocess, sys
 lo = socket.socket()
 fcntl.ioctl(lo, 0x8914, struct.pack("16sH14x", b"lo", 0x49))  # SIOCSIFFLAGS: up, loopback, running

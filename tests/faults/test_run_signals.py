@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from support.command import start_in_scene
 from support.real_run import RealRun, real_run, server_service
 
@@ -102,9 +103,9 @@ def test_a_second_signal_cuts_the_services_grace_short(tmp_path: Path) -> None:
 
 
 def test_a_third_signal_ends_everything_whatever_it_does(tmp_path: Path) -> None:
-    script = run_script(tmp_path, STUBBORN)
-    services = {"server": server_service(), "stubborn": {"command": script, "stop": {"grace": "10m"}}}
-    with real_run(tmp_path, services, script) as run:
+    stubborn = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]
+    services = {"server": server_service(), "stubborn": {"command": stubborn, "stop": {"grace": "10m"}}}
+    with real_run(tmp_path, services, run_script(tmp_path, STUBBORN)) as run:
         run.wait("the trainer", lambda: run.status().get("trainer", {}).get("pid"))
         run.wait("its handlers", (tmp_path / "up").exists)
         os.kill(run.status()["controller_pid"], signal.SIGSTOP)

@@ -1,6 +1,6 @@
-"""Everything of ours killed at once: `down` and `why` say that the run is dead, `sweep` ends what it left, and that only.
+"""Everything of ours killed at once: `down` and `why` say that the run is dead, `sweep` ends what it left, no more.
 
-`sweep` looks at every run of its user on this host. These tests give it a host of its own: another uid in a pid namespace.
+`sweep` looks at every run of its user on this host. These give it a host of its own: a pid namespace, another uid.
 """
 
 import json
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
 from support.command import RETINUE
 from support.real_run import PATIENCE_S, RealRun, server_service, wait_for
 
@@ -19,8 +20,9 @@ HOST = "echo up && exec sleep 3600"
 STUBBORN = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-open("trainer-" + ("child" if os.fork() else "parent"), "w").close()
-os.setsid() if os.getpid() != os.getsid(0) and os.getpgid(0) != os.getpid() else None
+if os.fork() == 0:
+    os.setsid()
+open(f"trainer-{os.getpid()}", "w").close()
 time.sleep(3600)
 """
 
@@ -115,6 +117,7 @@ def test_after_everything_was_killed_at_once_sweep_ends_what_is_left_and_only_th
     assert dead.run_id not in host.retinue("sweep").stdout
     done = host.retinue("down", "alive/run")
     assert (done.returncode, json.loads((alive.attempt_dir / "verdict.json").read_text())["clean"]) == (0, "true"), done
+    assert alive.wait_end() == 143
 
 
 def test_sweep_leaves_a_run_alone_whose_controller_is_just_ending_it(host: Host) -> None:

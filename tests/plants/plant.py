@@ -6,6 +6,9 @@ Each patch of this directory is applied to a copy of the tree, and only the test
 are run there. A bug is caught when one of their assertions fails: an import error, a crash of
 the suite or a hang is no catch. Exit code 1 when a bug survives or a patch does not apply.
 Never writes into the tree, and ends what a planted bug leaves running.
+
+No patch may widen what is signalled or removed (tags, pids to spare, paths): its tests run on a
+real machine, and the bug would hit whatever else runs there.
 """
 
 import ctypes
@@ -125,13 +128,13 @@ def apply_plant(plant: Plant, root: Path) -> dict[str, str]:
         if edit.path not in texts:
             if not (root / edit.path).is_file():
                 raise PlantError(f"cannot apply {plant.name}: there is no {edit.path}")
-            texts[edit.path] = "\n" + (root / edit.path).read_text()
-        count = texts[edit.path].count("\n" + edit.old)
+            texts[edit.path] = (root / edit.path).read_text()
+        lines = re.compile(f"^{re.escape(edit.old)}", re.MULTILINE)
+        texts[edit.path], count = lines.subn(edit.new.replace("\\", r"\\"), texts[edit.path])
         if count != 1:
             found = "are not there" if count == 0 else f"are there {count} times"
             raise PlantError(f"cannot apply {plant.name}: its lines {found} in {edit.path}; write the patch anew")
-        texts[edit.path] = texts[edit.path].replace("\n" + edit.old, "\n" + edit.new)
-    return {path: text[1:] for path, text in texts.items()}
+    return texts
 
 
 # --- copies of the tree -----------------------------------------------------------
@@ -175,6 +178,8 @@ def run_tests(copy: Path, tests: Sequence[str]) -> tuple[dict[str, Any] | None, 
     report = copy.with_name(f"{copy.name}.{os.getpid()}.json")
     path = f"{copy / 'controller'}{os.pathsep}{copy / 'tests'}"
     env = {**os.environ, "PYTHONPATH": path, REPORT: str(report)}
+    # `-n 3` there would have several witnesses write one report.
+    env.pop("PYTEST_ADDOPTS", None)
     argv = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "plants.witness", *tests]
     try:
         done = subprocess.run(
@@ -249,7 +254,10 @@ def main(names: Sequence[str]) -> int:
     """Plant the named bugs (none: all) and print the table."""
     began_s = time.monotonic()
     try:
-        plants = [plant for plant in read_plants() if not names or plant.name in names]
+        known = read_plants()
+        if unknown := set(names) - {plant.name for plant in known}:
+            raise PlantError(f"cannot plant {', '.join(sorted(unknown))}: there is no such patch in {HERE}")
+        plants = [plant for plant in known if not names or plant.name in names]
         with tempfile.TemporaryDirectory(prefix="retinue-plant-") as place:
             caught = _plant_all(plants, Path(place))
     except PlantError as error:

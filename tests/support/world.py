@@ -452,4 +452,4 @@ class World:
             if seat.replica.phase.is_terminal:
                 assert not seat.timers, f"{key} is over and has timers {seat.timers}"
         for name, plan in fleet.services.items():
-            assert fleet.ready_count[name] == sum(fleet.replicas[key].phase is Phase.READY for key in plan.replicas)
+            assert fleet.ready_count[name] == sum(fleet.replicas[key].is_there for key in plan.replicas)

@@ -116,10 +116,11 @@ def test_one_failed_replica_is_hopeless_only_when_the_rest_cannot_do():
     assert list(find_hopeless([JUDGE, CUSTOMER], one_left)) == ["customer/0"]
 
 
-def test_a_completed_service_is_not_ready_and_never_will_be():
+def test_a_completed_service_keeps_nobody_waiting_who_asked_for_ready():
     services = [service("index"), service("corpus", needs("index", "ready"))]
     replicas = seats(at("index/0", Phase.STOPPED, is_completed=True), at("corpus/0"))
-    assert list(find_hopeless(services, replicas)) == ["corpus/0"]
+    assert find_hopeless(services, replicas) == {}
+    assert find_ready_to_start(services, replicas) == ("corpus/0",)
 
 
 def test_what_an_operator_may_bring_back_is_not_hopeless():

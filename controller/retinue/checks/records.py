@@ -80,9 +80,30 @@ class Ended(FromWarm, frozen=True, tag=True):
 
 
 class Want(Record, frozen=True):
-    """How many spares to keep; more are forked as they are taken."""
+    """How many spares to keep; more are forked as they are taken (a child that read Prepare is taken)."""
 
     spares: int
+    slow: list[int] = []
+    """Children whose check is older than 200 ms: reniced (whole process group), so that fresh ones go first."""
+
+
+class WarmConfig(Record, frozen=True):
+    """The file (or descriptor) that `--config` names: read once at the start."""
+
+    verifiers: dict[str, str]
+    """Name -> `module:function`."""
+    path: list[str] = []
+    """Directories put in front of sys.path."""
+    limits: Limits = Limits()
+    """The service's: what a child may use at most; `Prepare.limits` only lowers them."""
+    hide: list[str] = []
+    """Directories and files no check may see (run directory, node directory), beside home, /tmp, /run, /proc, ..."""
+    rung: str = ""
+    """`fallback`: do not try namespaces (tests, an escape hatch)."""
+
+
+SETUP_FAILED_EXIT = 71
+"""Exit code of a child that could not confine itself: it has seen no check, so it is our fault, never the policy's."""
 
 
 # --- host <-> child ---------------------------------------------------------------------
@@ -111,10 +132,22 @@ class Judge(Record, frozen=True):
     response: str
 
 
+class Seal(Record, frozen=True):
+    """Third to the child, sent right behind Judge: the nonce of the result.
+
+    The child leaves it unread in the socket until the check has returned, so nothing that runs inside the
+    check has it in memory; a result without exactly this nonce is a protocol violation (`killed`).
+    """
+
+    nonce: str
+    """Fresh and secret; never the one of Prepare."""
+
+
 class Judged(Record, frozen=True):
     """The child's one result; anything else it sends is a crash."""
 
     nonce: str
+    """Seal's."""
     score: float
     reason: str = ""
     error: str | None = None

@@ -45,8 +45,8 @@ class _Graph(NamedTuple):
 
 
 def is_service_ready(min_ready: int, replicas: Iterable[Replica]) -> bool:
-    """Say whether enough replicas are published."""
-    return sum(replica.phase is Phase.READY for replica in replicas) >= min_ready
+    """Say whether enough replicas are published, or have completed."""
+    return sum(replica.is_there for replica in replicas) >= min_ready
 
 
 def find_ready_to_start(services: Sequence[ServiceNode], replicas: Mapping[str, Replica]) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def _meets(replica: Replica, condition: str) -> bool:
         case "completed":
             return replica.is_completed
         case "ready":
-            return replica.phase is Phase.READY
+            return replica.is_there
         case _:
             return replica.is_completed or (replica.is_started and replica.phase is not Phase.STOPPING)
 

@@ -130,6 +130,9 @@ def _find_descendants(parents: dict[int, int], census: Census) -> set[int]:
 
 
 def _has_tags(pid: int, tags: frozenset[bytes]) -> bool:
+    """No tags match nobody: what is found here is killed."""
+    if not tags:
+        return False
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return tags <= set(file.read().split(b"\0"))

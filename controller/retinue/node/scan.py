@@ -42,8 +42,8 @@ class Tree:
     """Of the log pipe; 0: none."""
     never: frozenset[int] = field(default_factory=frozenset)
     """Pids that are ours and not a replica's: agent and keeper."""
-    reaper: int = 1
-    """On whom orphans land: the keeper."""
+    reaper: int = 0
+    """On whom orphans land: the keeper. 0: nobody is hunted."""
 
 
 def parse_stat(text: str) -> Process:
@@ -140,7 +140,12 @@ def _is_marked(pid: int, tree: Tree, owner: int) -> bool:
 
 
 def has_tags(pid: int, tags: frozenset[bytes]) -> bool | None:
-    """Say whether all tags are in a process's environment; None when there is none to read (gone, hidden, a zombie)."""
+    """Say whether all tags are in a process's environment; None when there is none to read (gone, hidden, a zombie).
+
+    No tags match nobody: what is found here is killed.
+    """
+    if not tags:
+        return False
     environment = _read(f"/proc/{pid}/environ")
     return tags <= set(environment.split(b"\0")) if environment else None
 

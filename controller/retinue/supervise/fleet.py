@@ -72,6 +72,7 @@ class Fleet:
         self.replicas: dict[str, Replica] = {key: seat.replica for key, seat in self.seats.items()}
         self.services = {service.name: service for service in plan.services}
         self.ready_count = dict.fromkeys(self.services, 0)
+        """Service -> replicas that are ready, or have completed: what `min_ready` is compared with."""
         self.live_count = Counter(seat.place.service for seat in self.seats.values())
         """Service -> replicas in a phase that is not terminal; services that are over are not in it."""
         self.pending_count = self.live_count.copy()
@@ -145,6 +146,7 @@ class Fleet:
     def _seat(self, key: str, seat: Seat) -> None:
         """Put a seat in its place and keep the counts right."""
         before, after, service = self.replicas[key].phase, seat.replica.phase, seat.place.service
+        was_there, is_there = self.replicas[key].is_there, seat.replica.is_there
         if seat.place.node != self.seats[key].place.node:
             del self._on_node[self.seats[key].place.node][key]
             self._on_node.setdefault(seat.place.node, {})[key] = None
@@ -153,7 +155,7 @@ class Fleet:
         if after is before:
             return
         self._has_new_phases = True
-        self.ready_count[service] += int(after is Phase.READY) - int(before is Phase.READY)
+        self.ready_count[service] += int(is_there) - int(was_there)
         _count(self.live_count, service, int(before.is_terminal) - int(after.is_terminal))
         _count(self.pending_count, service, int(after is Phase.PENDING) - int(before is Phase.PENDING))
 

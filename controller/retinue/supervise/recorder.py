@@ -14,7 +14,7 @@ from retinue.journal.lock import RunLock
 from retinue.journal.status import JournalStatus
 from retinue.journal.writer import Writer
 from retinue.supervise.run import Run
-from retinue.supervise.snapshot import build_endpoints, build_status
+from retinue.supervise.snapshot import ReplicaRows, build_endpoints, build_status
 from retinue.supervise.state import RunPhase
 from retinue.terms import run as files
 from retinue.terms.record import to_json, to_pretty_json
@@ -26,6 +26,8 @@ LOCK_PERIOD_S = 10.0
 STATUS_REST_S = 0.0002
 """Rest between two status files, for each replica in them: ten thousand are written every two seconds at most,
 which is 1 % of a core and 1.4 MB/s of a shared file system."""
+READABLE = 1000
+"""Replicas up to which the status file is indented for people; indenting more takes longer than a decision may wait."""
 EVENTS_PER_START = 10**9
 """More events than one controller can write."""
 
@@ -36,6 +38,7 @@ class Recorder:
     def __init__(self, record: RunRecord) -> None:
         self._record = record
         self._dir = Path(record.attempt_dir)
+        self._events_path = str(self._dir / files.EVENTS)
         self._writer = Writer()
         self._seq = 0
         self._endpoints = b""
@@ -43,6 +46,7 @@ class Recorder:
         self._lock = RunLock(Path(record.run_dir) / files.LOCK, record.run_id)
         self._locked_s = 0.0
         self._status_due_s = 0.0
+        self._rows = ReplicaRows()
 
     def begin(self, starts: int) -> None:
         """Number this controller's events after those of the ones before, without reading what they wrote."""
@@ -51,15 +55,17 @@ class Recorder:
     def note(self, subject: str, event: str, reason: str, before: str = "", after: str = "", detail: str = "") -> None:
         self._seq += 1
         line = EventLine(self._seq, time.time(), subject, event, reason, before, after, detail)
-        self._writer.append(self._dir / files.EVENTS, to_json(line) + b"\n", is_vital=True)
+        self._writer.append(self._events_path, to_json(line) + b"\n", is_vital=True)
 
     def write_snapshots(self, run: Run) -> None:
         """Write what changed: status when its rest is over, endpoints when they differ, the lock now and then."""
         now_s = time.monotonic()
         if now_s >= self._status_due_s or run.state.phase is RunPhase.OVER:
             self._status_due_s = now_s + STATUS_REST_S * len(run.fleet.seats)
-            status = build_status(run, self._record, os.getpid(), time.time(), self._describe(now_s))
-            self._writer.replace(self._dir / files.STATUS, to_pretty_json(status))
+            status = build_status(run, self._record, self._rows, os.getpid(), time.time(), self._describe(now_s))
+            is_readable = len(run.fleet.seats) <= READABLE
+            content = to_pretty_json(status) if is_readable else to_json(status)
+            self._writer.replace(self._dir / files.STATUS, content)
         endpoints = to_json(build_endpoints(run, self._record, 0))
         if endpoints != self._endpoints:
             self._endpoints = endpoints

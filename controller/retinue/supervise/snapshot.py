@@ -1,6 +1,7 @@
 """From the run's state to what programs and people read: status, endpoints, verdict. Pure."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from retinue.journal.endpoints import Endpoint, Endpoints
@@ -16,7 +17,23 @@ from retinue.terms.replica import Phase
 from retinue.terms.run import RunRecord
 
 
-def build_status(run: Run, record: RunRecord, pid: int, now_utc: float, journal: JournalStatus) -> Status:
+class ReplicaRows:
+    """The replicas' rows of the last snapshot: of many thousands only those that changed are built again."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[Seat, ReplicaStatus]] = {}
+
+    def build(self, seats: Mapping[str, Seat]) -> tuple[ReplicaStatus, ...]:
+        for key, seat in seats.items():
+            row = self._rows.get(key)
+            if row is None or row[0] is not seat:
+                self._rows[key] = (seat, _build_replica(seat))
+        return tuple(self._rows[key][1] for key in seats)
+
+
+def build_status(
+    run: Run, record: RunRecord, rows: ReplicaRows, pid: int, now_utc: float, journal: JournalStatus
+) -> Status:
     """Build the snapshot."""
     state = run.state
     return Status(
@@ -34,7 +51,7 @@ def build_status(run: Run, record: RunRecord, pid: int, now_utc: float, journal:
         gateway_port=state.gateway_port,
         trainer=TrainerStatus(state.trainer.value, state.trainer_pid, state.trainer_code, state.trainer_signal),
         services=tuple(_build_service(run, service) for service in run.plan.services),
-        replicas=tuple(_build_replica(seat) for seat in run.fleet.seats.values()),
+        replicas=rows.build(run.fleet.seats),
         nodes=tuple(_build_node(view) for view in run.nodes.views.values()),
         journal=journal,
         warnings=run.plan.warnings,

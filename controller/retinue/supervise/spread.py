@@ -16,7 +16,7 @@ from retinue.supervise.nodes import Nodes
 from retinue.supervise.routes import RouteBook
 
 TIMER = "routes"
-SLICE = 32
+SLICE = 16
 """Gateways told between two other happenings."""
 REST_PER_NODE_S = 0.0005
 REST_PER_BACKEND_S = 0.000005

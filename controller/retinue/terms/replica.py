@@ -119,6 +119,11 @@ class Replica(Record, frozen=True):
     reason: str = ""
     """Why the last phase change happened, in words."""
 
+    @property
+    def is_there(self) -> bool:
+        """Whether nobody needs to wait for it: published, or done as wanted."""
+        return self.phase is Phase.READY or self.is_completed
+
 
 # --- events: past tense -------------------------------------------------------
 

@@ -1,9 +1,10 @@
-"""One empty look at /proc proves nothing: a process may be forked just behind the reader's back.
+"""How a tree ends: what is stopped is woken first, and one empty look at /proc proves nothing.
 
-No real process can be reached from here, whatever a sweep comes to do: these pids are above any
+No real process can be reached from here, whatever the ladder comes to do: these pids are above any
 kernel's, the tag is nobody's, and there is no reaper whose children could be taken for ours.
 """
 
+import asyncio
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from retinue.node import ladder
-from retinue.node.ladder import Swept, sweep_tree
+from retinue.node.ladder import Leader, StopClock, Swept, stop_group, sweep_tree
 from retinue.node.scan import Process, Tree
 
 NO_PID = 2**22
@@ -62,3 +63,24 @@ async def test_a_process_that_one_scan_overlooks_is_found_by_the_next(
         monkeypatch.setattr(ladder, name, getattr(machine, name))
     assert await sweep_tree(TREE, Inline()) == Swept(escapees=1, killed=1)  # type: ignore[arg-type]
     assert machine.signals == [signal.SIGSTOP, signal.SIGKILL]
+
+
+class StoppedLeader:
+    """A leader that was stopped with SIGSTOP: all signals but two wait until it is continued."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+        self.waiting: list[int] = []
+
+    def signal_group(self, number: int) -> None:
+        self.waiting.append(number)
+        if number == signal.SIGKILL or (number == signal.SIGCONT and signal.SIGTERM in self.waiting):
+            self.gone.set()
+
+
+async def test_a_stopped_leader_dies_of_its_stop_signal_and_not_of_sigkill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder, "find_group", lambda tree: [])
+    leader = StoppedLeader()
+    clock = StopClock(signal.SIGTERM, asyncio.get_running_loop().time() + 0.5)
+    is_killed_hard = await stop_group(clock, Leader(leader.signal_group, leader.gone), TREE, Inline())  # type: ignore[arg-type]
+    assert not is_killed_hard

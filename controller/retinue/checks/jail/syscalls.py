@@ -1,0 +1,123 @@
+"""The Linux calls that a jail is built from and Python 3.11 does not have.
+
+Numbers are the same on every architecture, but where a table says otherwise. Every
+function raises OSError with the kernel's errno.
+"""
+
+import ctypes
+import os
+import struct
+
+# PyDLL keeps the GIL: nothing here waits for long, and a release per call is what a fork ahead pays for.
+_LIBC = ctypes.PyDLL(None, use_errno=True)
+_LIBC.syscall.restype = ctypes.c_long
+_LIBC.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+CLONE_NEWCGROUP, CLONE_NEWTIME = 0x02000000, 0x00000080
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
+MS_NOATIME, MS_NODIRATIME, MS_RELATIME = 1024, 2048, 1 << 21
+MS_MOVE, MS_REC, MS_PRIVATE = 8192, 0x4000, 1 << 18
+_MNT_DETACH = 2
+
+_PIVOT_ROOTS = {"x86_64": 155, "aarch64": 41}
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_AT_FDCWD, _AT_RECURSIVE, _AT_SYMLINK_NOFOLLOW = -100, 0x8000, 0x100
+_OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID = 1, 2
+
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
+_SECCOMP_MODE_FILTER = 2
+_CAPABILITY_VERSION_3 = 0x20080522
+_EINVAL = 22
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def call(number: int, *arguments: int | bytes | None) -> int:
+    """Make one system call by number; bytes are passed as a pointer, None as NULL."""
+    return _check(
+        int(
+            _LIBC.syscall(
+                ctypes.c_long(number), *(ctypes.c_long(a) if isinstance(a, int) else ctypes.c_char_p(a) for a in arguments)
+            )
+        )
+    )
+
+
+def unshare(flags: int) -> None:
+    """Move the caller (for CLONE_NEWPID: its next children) into new namespaces."""
+    _check(int(_LIBC.unshare(flags)))
+
+
+def set_namespace(fd: int, kind: int) -> None:
+    """Enter the namespace of this kind that the descriptor (a pidfd too, Linux 5.8) stands for."""
+    _check(int(_LIBC.setns(fd, kind)))
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    """mount(2), its five arguments."""
+    words = [word.encode() if word else None for word in (source, kind, options)]
+    _check(int(_LIBC.mount(words[0] or b"none", target.encode(), words[1], ctypes.c_ulong(flags), words[2])))
+
+
+def pivot_root() -> None:
+    """Make the current directory, a mount, the root and let go of the old one."""
+    _check(int(_LIBC.syscall(ctypes.c_long(_PIVOT_ROOTS[os.uname().machine]), b".", b".")))
+    _check(int(_LIBC.umount2(b".", _MNT_DETACH)))
+
+
+def copy_tree(path: str) -> int:
+    """Clone a path with all that is mounted below it, attached nowhere; a descriptor of it (Linux 5.2)."""
+    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE
+    return call(_OPEN_TREE, _AT_FDCWD, path.encode(), flags)
+
+
+def attach_tree(tree: int, target: str) -> None:
+    """Mount what `copy_tree` gave on a path."""
+    call(_MOVE_MOUNT, tree, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH)
+
+
+def make_tree_read_only(path: str) -> None:
+    """Make a mount and all below it read-only and deaf to set-user-id bits (Linux 5.12)."""
+    attributes = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, 0, 0, 0)
+    call(_MOUNT_SETATTR, _AT_FDCWD, path.encode(), _AT_RECURSIVE, attributes, len(attributes))
+
+
+def drop_capabilities() -> None:
+    """Give up every capability of the caller, and the bounding set, for ever."""
+    for capability in range(64):
+        if _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+            number = ctypes.get_errno()
+            if number == _EINVAL:  # Past the last one that this kernel knows.
+                break
+            raise OSError(number, os.strerror(number))
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    _check(int(_LIBC.capset(ctypes.c_char_p(header), ctypes.c_char_p(bytes(24)))))
+
+
+def forbid_new_privileges() -> None:
+    """No exec gives this process or its descendants anything it has not got (PR_SET_NO_NEW_PRIVS)."""
+    _check(int(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
+
+
+def forbid_dumps() -> None:
+    """Nobody of the same user may trace the caller or read its memory (PR_SET_DUMPABLE 0)."""
+    _check(int(_LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)))
+
+
+def install_filter(program: bytes) -> None:
+    """Apply a seccomp filter (packed struct sock_filter array) to the caller and all it starts."""
+    code = ctypes.create_string_buffer(program, len(program))
+    # struct sock_fprog { unsigned short len; struct sock_filter *filter; }
+    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(code))
+    buffer = ctypes.create_string_buffer(header, len(header))
+    _check(int(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(buffer), 0, 0)))

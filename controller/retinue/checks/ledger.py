@@ -1,0 +1,86 @@
+"""What went wrong on our side, from when to when: so that a trainer can mask what was scored meanwhile. Pure.
+
+And how often each verifier raises: one that fails on every fifth response is
+broken, not strict.
+"""
+
+from collections import deque
+
+from retinue.terms.record import Record, replace
+
+KEPT = 1000
+"""Entries; the oldest closed one goes first."""
+RATED = 50
+"""Checks of one verifier that its rate of errors is taken over."""
+RATE_WARN = 0.2
+
+
+class Outage(Record, frozen=True, omit_defaults=False):
+    """One entry of `GET /v1/outages`."""
+
+    service: str
+    node: str
+    from_utc: float
+    """Seconds since 1970."""
+    to_utc: float | None
+    """None: it lasts."""
+    cause: str
+    """`node_pressure` | `warm_parent_down`."""
+    detail: str = ""
+    """In words."""
+
+
+class Ledger:
+    """The outages of one checks service, oldest first."""
+
+    def __init__(self, service: str, node: str) -> None:
+        self._service = service
+        self._node = node
+        self._closed: deque[Outage] = deque(maxlen=KEPT)
+        self._open: dict[str, Outage] = {}
+
+    def begin(self, cause: str, from_utc: float, detail: str = "") -> None:
+        """Note that something lasts from now on; a second beginning of the same changes nothing."""
+        if cause not in self._open:
+            self._open[cause] = Outage(self._service, self._node, from_utc, None, cause, detail)
+
+    def end(self, cause: str, to_utc: float) -> None:
+        """Note that it is over; an end without a beginning changes nothing."""
+        outage = self._open.pop(cause, None)
+        if outage is not None:
+            self._closed.append(replace(outage, to_utc=max(to_utc, outage.from_utc)))
+
+    def read(self) -> list[Outage]:
+        """List all entries in the order in which they began."""
+        return sorted((*self._closed, *self._open.values()), key=lambda outage: outage.from_utc)
+
+
+class ErrorRates:
+    """How many of each verifier's last checks ended because it raised on the response."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, deque[bool]] = {}
+        self._warned: set[str] = set()
+
+    def note(self, verifier: str, is_error: bool) -> str | None:
+        """Count one check; returns a warning in words when the rate has just passed the line, else None."""
+        last = self._last.setdefault(verifier, deque(maxlen=RATED))
+        last.append(is_error)
+        if len(last) < RATED:
+            return None
+        if self.rate(verifier) <= RATE_WARN:
+            self._warned.discard(verifier)
+            return None
+        if verifier in self._warned:
+            return None
+        self._warned.add(verifier)
+        return f"verifier {verifier!r} raised on {sum(last)} of its last {RATED} checks: it may be broken"
+
+    def rate(self, verifier: str) -> float:
+        """The share of errors among its last checks; 0 before the first."""
+        last = self._last.get(verifier)
+        return sum(last) / len(last) if last else 0.0
+
+    @property
+    def warned(self) -> frozenset[str]:
+        return frozenset(self._warned)
