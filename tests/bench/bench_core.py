@@ -18,10 +18,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from core_stub import Rig, build_bench_plan, open_rig
-from support.world import Script, World
 
 from retinue.supervise.happenings import AgentSaid, Happening, NodeGone, TrainerExited
 from retinue.supervise.state import RunPhase
+from support.world import Script, World
 
 SIZES = (250, 500, 1000)
 IDLE_S = 15.0
@@ -152,7 +152,9 @@ def print_table(title: str, sizes: list[int], rows: list[Row]) -> None:
 
 
 def main(sizes: list[int]) -> None:
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; 10 replicas a node; ratio N={sizes[-1]} / N={sizes[0]}")
+    print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; 10 replicas a node; ratio N={sizes[-1]} / N={sizes[0]}"
+    )
     print_table("real controller, TLS, one machine", sizes, [asyncio.run(measure_real(size)) for size in sizes])
     print_table("Run.handle in a simulated world", sizes, [measure_inside(size) for size in sizes])
 

@@ -16,8 +16,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from support.world import build_test_plan, service
-
 from retinue import __version__
 from retinue.plan.records import Dependency, Plan
 from retinue.terms import run as files
@@ -25,6 +23,7 @@ from retinue.terms.launch import StopSpec
 from retinue.terms.record import replace, to_json
 from retinue.terms.replica import Policy, RestartPolicy
 from retinue.terms.run import RunRecord
+from support.world import build_test_plan, service
 
 OWN = 5
 SHARED = 5

@@ -1,6 +1,7 @@
 """The run directory under a run: owned by another run, full, with an awkward name."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -39,6 +40,9 @@ def test_the_directory_of_a_run_that_died_is_taken_over_and_its_records_are_kept
             os.kill(pid, signal.SIGKILL)
         dead.wait_end()
         dead.end_hard()
+        for node_dir in dead.node_dirs():
+            # What `retinue sweep` would remove.
+            shutil.rmtree(node_dir)
         with real_run(tmp_path, {"server": server_service()}) as run:
             run.wait("another run's status", lambda: run.status().get("run_id") not in (None, dead_id))
             run.wait_phase("running")

@@ -5,6 +5,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ class Host:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.runs: list[RealRun] = []
         self.init = subprocess.Popen(
             ["unshare", "-Urmpf", "--mount-proc", "--kill-child", "sh", "-c", HOST], stdout=subprocess.PIPE, text=True
         )
@@ -52,6 +54,7 @@ class Host:
         directory = self.directory / name
         directory.mkdir()
         run = RealRun(directory, {"server": server_service()}, list(trainer), **top)
+        self.runs.append(run)
         words = ["run", "--run-dir", str(run.run_dir), str(run.manifest), "--", *trainer]
         with open(run.output, "w") as output:
             run.stub = subprocess.Popen(
@@ -64,6 +67,9 @@ class Host:
     def close(self) -> None:
         self.init.kill()
         self.init.communicate()
+        for run in self.runs:
+            for node_dir in run.node_dirs():
+                shutil.rmtree(node_dir, ignore_errors=True)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from retinue.checks.records import Want, WarmConfig
+from retinue.checks.records import WarmConfig
 from retinue.checks.spare import Child
 from retinue.checks.warm_link import WARM_ARGV, WarmLink
 
@@ -21,6 +21,8 @@ STABLE_S = 30.0
 BACKOFF_S = 0.25
 BACKOFF_MAX_S = 15.0
 LOOK_S = 0.5
+REAP_S = 5.0
+"""A killed process that is not gone by then hangs in the kernel."""
 
 
 class Nursery:
@@ -109,11 +111,6 @@ class Nursery:
                 self._waiting.remove(wanted)
         return wanted.result() if wanted.done() else None
 
-    def say_slow(self, children: list[int]) -> None:
-        """Name children whose checks are to yield to fresh ones."""
-        if self._link is not None:
-            self._link.ask(Want(self._spares, slow=children))
-
     async def _run_once(self) -> None:
         loop = asyncio.get_running_loop()
         self.launches += 1
@@ -123,13 +120,14 @@ class Nursery:
             self._go_down(f"it cannot be started: {error.strerror}")
             return
         began_s = loop.time()
-        link.ask(Want(self._spares))
+        link.keep(self._spares)
         try:
             while not link.lost.done():
                 await asyncio.wait([link.lost], timeout=LOOK_S)
                 self._check_silence(link, began_s)
         finally:
             link.kill("the service stops")
+            await asyncio.wait([link.reaped], timeout=REAP_S)
         self._hear()
 
     def _check_silence(self, link: WarmLink, began_s: float) -> None:

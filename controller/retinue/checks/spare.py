@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import socket
+from collections.abc import Callable
 from typing import TypeVar
 
 from retinue.checks.judgement import Closing
@@ -30,9 +31,11 @@ Answer = TypeVar("Answer", Prepared, Judged)
 class Child:
     """A process that waits for its one check, or is doing it."""
 
-    def __init__(self, number: int, sock: socket.socket, pidfd: int) -> None:
+    def __init__(self, number: int, sock: socket.socket, pidfd: int, say_slow: Callable[[], None]) -> None:
         sock.setblocking(False)
         self.number = number
+        self.say_slow = say_slow
+        """Tells its warm parent that its check yields to fresh ones from now on."""
         self.pid = read_pid(pidfd)
         """As our /proc names it; 0 when it cannot be seen."""
         self.fate: asyncio.Future[Ended | None] = asyncio.get_running_loop().create_future()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from retinue.checks.records import Broken, Ended, Spare, Want, WarmConfig, Warmed
 from retinue.checks.spare import Child
@@ -48,6 +49,9 @@ class WarmLink:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[str] = self._loop.create_future()
         """Why it is gone."""
+        self.reaped: asyncio.Future[None] = self._loop.create_future()
+        """Its process has been collected."""
+        self._wanted = 0
         self.warmed: Warmed | None = None
         self.broken: Broken | None = None
         self.spares: deque[Child] = deque()
@@ -70,11 +74,12 @@ class WarmLink:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, want: Want) -> None:
-        """Say how many spares to keep, or which children are slow; a full socket loses it, the next says it again."""
+    def keep(self, spares: int, slow: Sequence[int] = ()) -> None:
+        """Say how many spares to keep, and which children are slow."""
+        self._wanted = spares
         try:
-            self._sock.send(to_json(want))
-        except OSError:  # Full, or lost: then the reader finds out.
+            self._sock.send(to_json(Want(spares, slow=list(slow))))
+        except OSError:  # Lost: the reader finds out. Full: a child keeps its priority, which harms nobody.
             pass
 
     def take(self) -> Child | None:
@@ -119,7 +124,8 @@ class WarmLink:
             message = None
         match message:
             case Spare(number) if len(fds) == DESCRIPTORS:
-                child = Child(number, socket.socket(fileno=fds.pop(0)), fds.pop())
+                slow = partial(self._say_slow, number)
+                child = Child(number, socket.socket(fileno=fds.pop(0)), fds.pop(), slow)
                 self._children[number] = child
                 self.spares.append(child)
                 self.last_spare_s = self._loop.time()
@@ -135,6 +141,9 @@ class WarmLink:
         for fd in fds:
             os.close(fd)
 
+    def _say_slow(self, number: int) -> None:
+        self.keep(self._wanted, [number])
+
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
@@ -143,6 +152,7 @@ class WarmLink:
         if not self.lost.done():
             self._read()
         self._lose(f"it ended by signal {-code}" if code < 0 else f"it exited with {code}")
+        self.reaped.set_result(None)
         self._on_news()
 
     def _lose(self, cause: str) -> None:

@@ -6,7 +6,7 @@ Ticks ten times a second. A check that ends sooner costs one timer.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -42,12 +42,11 @@ class Running:
 class Watch:
     """Times every conversation of this host, and looks at the node while it does."""
 
-    def __init__(self, ledger: Ledger, on_slow: Callable[[list[Child]], None]) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self.pressure = Pressure()
         self.lag_s = 0.0
         """Of the last tick."""
         self._ledger = ledger
-        self._on_slow = on_slow
         self._running: set[Running] = set()
         self._due_s: float | None = None
         self._cpus = os.cpu_count() or 1
@@ -115,7 +114,6 @@ class Watch:
     def _look_at_trees(self, now_s: float) -> int:
         """Note CPU use, kill who is over the limit, name who is slow; returns the runnable surplus of all."""
         surplus = 0
-        slow = []
         for running in list(self._running):
             if now_s - running.began_s < SLOW_S or running.child.closing is not None:
                 continue
@@ -126,9 +124,7 @@ class Watch:
                 running.child.kill(Closing.CPU)
             elif not running.is_slow:
                 running.is_slow = True
-                slow.append(running.child)
-        if slow:
-            self._on_slow(slow)
+                running.child.say_slow()
         return surplus
 
     def _write_down(self, period: Period | None, now_s: float) -> None:

@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from retinue.channel.messages import Answer, Ask, FromAgent, FromController, Hello, Refused, Welcome
 from retinue.channel.server import AgentConnection, ChannelServer, ChannelSettings
@@ -36,8 +35,8 @@ from retinue.supervise.happenings import (
 from retinue.supervise.keys import RunKeys, prepare_keys
 from retinue.supervise.orphaned import end_orphaned_run
 from retinue.supervise.recorder import Recorder
-from retinue.supervise.snapshot import build_verdict
 from retinue.supervise.run import Run
+from retinue.supervise.snapshot import build_verdict
 from retinue.supervise.state import RunPhase
 from retinue.supervise.store import StateStore
 from retinue.supervise.to_stub import StubLink

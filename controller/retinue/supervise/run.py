@@ -52,6 +52,7 @@ from retinue.supervise.teardown import Teardown
 from retinue.supervise.trainer import Surroundings
 from retinue.terms.record import replace
 from retinue.terms.replica import DependenciesReady, LaunchRefused, NodeLost, OnExhausted, Phase, RestartAsked
+
 STARTS_AT_ONCE = 100
 """Launches decided on between two happenings: about 15 ms."""
 

@@ -10,7 +10,7 @@ import os
 import stat
 
 from retinue.checks.jail import syscalls
-from retinue.checks.jail.view import TMP, View, is_below
+from retinue.checks.jail.view import TMP, View
 
 DEVICES = ("null", "zero", "full", "random", "urandom")
 _SEALED = syscalls.MS_NOSUID | syscalls.MS_NODEV
@@ -20,11 +20,8 @@ _FLAGS = {
     "nosuid": syscalls.MS_NOSUID,
     "nodev": syscalls.MS_NODEV,
     "noexec": syscalls.MS_NOEXEC,
-    "noatime": syscalls.MS_NOATIME,
-    "nodiratime": syscalls.MS_NODIRATIME,
-    "relatime": syscalls.MS_RELATIME,
 }
-"""Flags of a mount that a user namespace may not take away: a remount repeats them."""
+"""Flags of a mount that a user namespace may not take away: a remount repeats them (atime is kept unasked)."""
 
 
 def enter_root(view: View) -> None:
@@ -48,10 +45,11 @@ def enter_root(view: View) -> None:
     for name, tree in devices.items():
         _touch(f"dev/{name}")
         _attach(tree, f"dev/{name}")
-    covers = _apply(view, trees)
-    for path in (*covers, "."):
-        syscalls.mount(None, path, None, syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | _SEALED)
     change_root()
+    # Only from here do links lead where a check will see them lead.
+    covers = _apply(view, trees)
+    for path in (*covers, "/"):
+        syscalls.mount(None, path, None, syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | _SEALED)
 
 
 def change_root() -> None:
@@ -121,33 +119,27 @@ def _copy_top(view: View) -> dict[str, int | None]:
 
 
 def _apply(view: View, trees: dict[str, int]) -> list[str]:
-    """Cover and bind back below the new root, the shorter path first; returns the covers, still writable."""
+    """Cover and bind back in the new root, the shorter path first; returns the covers, still writable."""
     steps = [(path, None) for path in view.hidden if path.count("/") > 1] + list(trees.items())
     covers = []
     for path, tree in sorted(steps, key=lambda step: step[0].count("/")):
-        place = path.lstrip("/")
         if tree is not None:
-            _show(place, tree)
-        elif _is_there(place):
-            _cover(place)
-            covers.append(place)
+            _show(path, tree)
+        elif os.path.isdir(path):
+            syscalls.mount("hidden", path, "tmpfs", _SEALED, _COVER_OPTIONS)
+            covers.append(path)
+        elif os.path.exists(path):
+            _attach(syscalls.copy_tree("/dev/null"), path)
     return covers
 
 
-def _cover(place: str) -> None:
-    if os.path.isdir(place):
-        syscalls.mount("hidden", place, "tmpfs", _SEALED, _COVER_OPTIONS)
-    else:
-        _attach(syscalls.copy_tree("dev/null"), place)
-
-
-def _show(place: str, tree: int) -> None:
-    """Attach a tree where it was, unless it is still seen there (another path to the same place)."""
-    if _is_there(place) and os.path.samestat(os.stat(place), os.fstat(tree)):
+def _show(path: str, tree: int) -> None:
+    """Attach a tree where it was, unless it is still seen there (through another path)."""
+    if os.path.exists(path) and os.path.samestat(os.stat(path), os.fstat(tree)):
         os.close(tree)
         return
-    _make_place(tree, place)
-    _attach(tree, place)
+    _make_place(tree, path)
+    _attach(tree, path)
 
 
 def _make_place(tree: int, path: str) -> None:
@@ -166,11 +158,3 @@ def _attach(tree: int, path: str) -> None:
     syscalls.attach_tree(tree, path)
     os.close(tree)
 
-
-def _is_there(place: str) -> bool:
-    """Say whether a path can be covered; what is not for us is not for a check either."""
-    try:
-        os.stat(place)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return False
-    return True
