@@ -37,6 +37,7 @@ SAME_FLOOR = {
     ("node", "channel"): SHARED_RECORDS,
     ("node", "journal"): {"retinue.journal.writer"},
     ("node", "gateway"): {"retinue.gateway.link", "retinue.gateway.control"},
+    ("checks", "node"): {"retinue.node.kernel"},
     ("gateway", "channel"): {"retinue.channel.messages", "retinue.channel.join"},
 }
 DOORS = {
@@ -45,6 +46,12 @@ DOORS = {
     "pydantic_core": {"manifest"},
     "yaml": {"manifest"},
     "aiohttp": {"gateway", "checks"},
+    "math_verify": {"checks"},
+    "latex2sympy2_extended": {"checks"},
+    "sympy": {"checks"},
+    "jsonschema": {"checks"},
+    "jsonschema_specifications": {"checks"},
+    "referencing": {"checks"},
     "yarl": {"gateway"},
     "multidict": {"gateway"},
     "uvloop": {"gateway"},
@@ -115,7 +122,8 @@ def test_a_role_imports_only_what_it_may_weigh(module: str, banned: set[str]) ->
     assert not banned & set(loaded.split())
 
 
-def test_no_except_exception_outside_the_two_boundaries() -> None:
+def test_no_except_exception_outside_the_boundaries() -> None:
+    """Task boundary, command line, and the one place where a verifier's code is called."""
     found = [
         str(path.relative_to(PACKAGE))
         for path in read_sources()
@@ -123,7 +131,7 @@ def test_no_except_exception_outside_the_two_boundaries() -> None:
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")))
     ]
-    assert set(found) <= {"cli/main.py", "supervise/main.py"}, found
+    assert set(found) <= {"cli/main.py", "supervise/main.py", "checks/judging.py"}, found
 
 
 def test_no_file_names_a_place_of_one_machine() -> None:

@@ -64,13 +64,13 @@ class Agent:
         kind = FromController if is_watcher else Lean
         self.wire = Wire(kind, lambda wire: None, lambda wire, message: self.take(message), self.end)
         self.sock: socket.socket | None = None
+        self.context = build_client_context(join.ca_pem, join.cert_pem, join.key_pem)
         self.is_welcome = False
 
     async def dial(self) -> None:
         host, port = self.join.addresses[0]
-        context = build_client_context(self.join.ca_pem, self.join.cert_pem, self.join.key_pem)
         transport, _ = await asyncio.get_running_loop().create_connection(
-            lambda: self.wire, sock=await connect(host, port), ssl=context, server_hostname=self.join.server_name
+            lambda: self.wire, sock=await connect(host, port), ssl=self.context, server_hostname=self.join.server_name
         )
         self.sock = transport.get_extra_info("socket")
         self.wire.send(Hello(self.join.node, self.join.version, self.nonce, pid=2, host_pid=4711))
@@ -131,6 +131,7 @@ class Crowd:
         self.crash_times: list[float] = []
         self.withdrawn: dict[str, float] = {}
         self.withdraw_times: list[float] = []
+        self.answered = asyncio.Event()
         self.random = random.Random(2)
 
     def welcome(self) -> None:
@@ -148,6 +149,7 @@ class Crowd:
     def take_launch(self, key: str) -> None:
         if key in self.crashed:
             self.crash_times.append(time.perf_counter() - self.crashed.pop(key))
+            self.answered.set()
 
     def take_membership(self, agent: Agent, message: Membership) -> None:
         self.memberships += 1
@@ -159,6 +161,7 @@ class Crowd:
             if key not in named:
                 self.withdraw_times.append(time.perf_counter() - self.withdrawn.pop(key))
                 agent.withdraw(key, True)
+                self.answered.set()
 
     # --- what the bench asks for ----------------------------------------------------------
 
@@ -182,9 +185,11 @@ class Crowd:
     async def crash_some(self, count: int, period_s: float) -> None:
         """Let replicas exit one after the other, whether or not the controller keeps up."""
         loop, due_s = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        late: list[float] = []
         for _ in range(count):
             due_s += period_s
             await asyncio.sleep(max(0.0, due_s - loop.time()))
+            late.append(loop.time() - due_s)
             agent = self.random.choice(self.agents)
             if not agent.up:
                 # The controller is so far behind that nothing of this node is up: the others' times will show it.
@@ -192,8 +197,8 @@ class Crowd:
             key = self.random.choice(list(agent.up))
             self.crashed[key] = time.perf_counter()
             agent.crash(key)
-        await wait_until(lambda: not self.crashed)
-        say(ev="crashed", **summarise(self.crash_times))
+        await self.wait_for_answers(self.crashed)
+        say(ev="crashed", late=summarise(late)["p99"], **summarise(self.crash_times))
 
     async def withdraw_some(self, count: int, period_s: float) -> None:
         """Let a node's own service become unready; ends when that node's gateway was told."""
@@ -203,8 +208,14 @@ class Crowd:
             self.withdrawn[key] = time.perf_counter()
             agent.withdraw(key, False)
             await asyncio.sleep(period_s)
-        await wait_until(lambda: not self.withdrawn)
+        await self.wait_for_answers(self.withdrawn)
         say(ev="withdrawn", **summarise(self.withdraw_times))
+
+    async def wait_for_answers(self, asked: dict[str, float]) -> None:
+        async with asyncio.timeout(60.0):
+            while asked:
+                self.answered.clear()
+                await self.answered.wait()
 
     async def obey(self) -> None:
         reader = asyncio.StreamReader()
@@ -223,12 +234,6 @@ class Crowd:
 def summarise(times: list[float]) -> dict[str, float]:
     cuts = statistics.quantiles(times, n=100)
     return {"p50": cuts[49], "p99": cuts[98], "worst": max(times), "count": len(times)}
-
-
-async def wait_until(condition: Any, limit_s: float = 60.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def say(**fields: Any) -> None:

@@ -86,13 +86,18 @@ class Rig:
         (private / "run.json").write_bytes(to_json(record))
         return private / "run.json"
 
-    async def start(self) -> None:
-        """Start the controller, be its stub, and start the agents once the nodes' join files are there."""
+    async def start(self) -> float:
+        """Start the controller, be its stub, and start the agents once the nodes' join files are there.
+
+        Units: returns the seconds until the controller gave its launch order.
+        """
+        began_s = time.perf_counter()
         self._start_controller()
         reader, self.writer = await self._talk(self.near)
         self.say(ev="hello", starts=1, launch=None, trainer=None, stops=[], nodes={})
         self.reading = asyncio.create_task(self._read(reader))
         await self.hear("launch")
+        took_s = time.perf_counter() - began_s
         self.say(ev="launch_started", pid=4242)
         near, far = socket.socketpair()
         with far:
@@ -100,6 +105,7 @@ class Rig:
             self.children.append(subprocess.Popen(argv, stdin=far, stdout=far))  # noqa: ASYNC220
         self.agents_reader, self.agents_writer = await self._talk(near)
         await self.hear_agents("loaded")
+        return took_s
 
     def _start_controller(self) -> None:
         words = [str(self.record_path), "--listener", str(self.listener.fileno())]
@@ -148,7 +154,7 @@ class Rig:
         raise SystemExit("the agents ended early")
 
     async def stop(self) -> None:
-        """Take the run down as a signal to the stub would; returns when the controller has exited."""
+        """Take the run down as a signal to the stub would; returns with the controller's last word."""
         self.say(ev="stop", signal="TERM", count=1, from_terminal=False)
         await self.hear("signal_trainer")
         self.say(ev="trainer_exited", code=None, signal=15)
@@ -157,8 +163,6 @@ class Rig:
             self.say(ev="node", report={"retinue_node": name, "clean": True, "rung": "namespace"})
         self.say(ev="launch_exited", code=0, signal=None)
         await self.hear("finish")
-        self.last_cpu_s = self.read_cpu_s()
-        await asyncio.to_thread(self.children[0].wait)
 
     async def close(self) -> None:
         """End what still runs, by pid, and reap it."""

@@ -203,7 +203,7 @@ async def test_a_proxy_of_the_environment_is_never_asked(monkeypatch: pytest.Mon
 
 
 async def test_odd_text_arrives_as_it_was() -> None:
-    text = "nul \0, surrogate \ud800, smile \U0001f600, newline \n, quote \""
+    text = 'nul \0, surrogate \ud800, smile \U0001f600, newline \n, quote "'
     async with serving(answer_one) as server:
         assert (await ask(server, response=text)).score == 1.0
     assert server.asked[0].json["response"] == text

@@ -12,7 +12,7 @@ from retinue.journal.verdict import read_verdict
 from retinue.node import spawn
 from retinue.supervise.stub_bounded import run_bounded
 from retinue.supervise.stub_children import Child
-from retinue.supervise.stub_leftovers import Process, end_left
+from retinue.supervise.stub_leftovers import Leftover, end_left
 from retinue.supervise.stub_lines import WAITING_BYTES, Link
 from retinue.supervise.stub_run import Run
 from retinue.supervise.stub_signals import parse_signal
@@ -178,7 +178,7 @@ def test_a_survivor_or_a_directory_that_stays_is_not_clean(run: Run) -> None:
     facts.is_dir_left = True
     assert build_verdict(facts)["clean"] == "false"
     facts.is_dir_left = False
-    facts.found = facts.survivors = [Process(12, 1, "stuck")]
+    facts.found = facts.survivors = [Leftover(12, 1, "stuck")]
     verdict = build_verdict(facts)
     assert verdict["clean"] == "false"
     assert verdict["leftovers"] == [{"pid": 12, "cmd": "stuck", "survived": True}]
@@ -189,7 +189,7 @@ def test_the_stubs_verdict_is_the_journals_verdict(run: Run, tmp_path: Path, chi
     facts = Facts(run, {"services": {"judge": {"incarnations": 2, "restarts": 1, "killed_hard": 0}}}, None, own)
     facts.trainer, facts.controller_starts, facts.is_launched = child, 4, True
     facts.nodes = {"n1": {"clean": True, "rung": "namespace", "left": [], "note": ""}}
-    facts.found = [Process(12, 1, "daemon")]
+    facts.found = [Leftover(12, 1, "daemon")]
     write_verdict(run, build_verdict(facts))
     verdict = read_verdict(tmp_path / "verdict.json")
     assert verdict is not None
@@ -223,7 +223,7 @@ def test_a_link_in_our_directory_is_removed_and_not_followed(tmp_path: Path) -> 
 
 def test_a_pid_that_was_given_to_somebody_else_gets_no_signal() -> None:
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as neighbour:
-        stale = Process(neighbour.pid, 1, "the one before")
+        stale = Leftover(neighbour.pid, 1, "the one before")
         scans = iter([[stale]] * 6 + [[]] * 40)
         found, survivors = end_left(lambda: next(scans), lambda _is_so, _limit_s: True)
         assert (len(found), survivors) == (1, [])

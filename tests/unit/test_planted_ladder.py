@@ -13,7 +13,8 @@ import pytest
 
 from retinue.node import ladder
 from retinue.node.ladder import Leader, StopClock, Swept, stop_group, sweep_tree
-from retinue.node.scan import Process, Tree
+from retinue.node.scan import Process
+from retinue.node.tree import Tree
 
 NO_PID = 2**22
 """PID_MAX_LIMIT, proc_sys_kernel(5): the kernel's pids are all below it."""
@@ -43,8 +44,8 @@ class Machine:
         self.overlooked -= 1
         return [ESCAPEE] if self.overlooked < 0 and self.is_alive else []
 
-    def read_process(self, pid: int) -> Process | None:
-        return ESCAPEE if self.is_alive else None
+    def is_running(self, process: Process) -> bool:
+        return self.is_alive
 
     def send_signal(self, process: Process, number: int) -> bool:
         self.signals.append(number)
@@ -59,7 +60,7 @@ async def test_a_process_that_one_scan_overlooks_is_found_by_the_next(
     monkeypatch: pytest.MonkeyPatch, overlooked: int
 ) -> None:
     machine = Machine(overlooked)
-    for name in ("find_tree", "read_process", "send_signal", "hunt_orphans"):
+    for name in ("find_tree", "is_running", "send_signal", "hunt_orphans"):
         monkeypatch.setattr(ladder, name, getattr(machine, name))
     assert await sweep_tree(TREE, Inline()) == Swept(escapees=1, killed=1)  # type: ignore[arg-type]
     assert machine.signals == [signal.SIGSTOP, signal.SIGKILL]

@@ -3,18 +3,19 @@
 from pathlib import Path
 
 import pytest
-from support.world import World, build_test_plan, service
 
+from retinue.node.environment import extend_no_proxy
 from retinue.supervise.ending import Cause, Ending, find_exit_code
 from retinue.supervise.fleet import Seat
 from retinue.supervise.gateway_port import build_port_candidates
 from retinue.supervise.routes import FALLBACK_COUNT, build_membership
 from retinue.supervise.state import RunPhase, RunState
 from retinue.supervise.store import StateStore
-from retinue.supervise.trainer import build_trainer_environment, extend_no_proxy
+from retinue.supervise.trainer import build_trainer_environment
 from retinue.terms.record import replace
 from retinue.terms.replica import OnExhausted, Phase
 from retinue.terms.run import RunRecord
+from support.world import World, build_test_plan, service
 
 RECORD = RunRecord("abc", "test", 0, "/runs/x", "/runs/x/attempt-0", "/tmp/n", "/home/u")
 

@@ -47,6 +47,8 @@ class Host:
         self.tally = Tally()
         self.running_count = 0
         self.is_stopping = False
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Set when its own clockwork broke: better no service than one whose deadlines stand still."""
         self._warm_argv = warm_argv
         self._said = ""
         """What was last written about the warm parent."""
@@ -61,6 +63,15 @@ class Host:
     def queued_count(self) -> int:
         return len(self._queue)
 
+    def has_room(self, count: int, weight_bytes: int) -> bool:
+        """Say whether so many checks could be taken now."""
+        return self._queue.has_room(count, weight_bytes)
+
+    def refuse(self, count: int) -> Full:
+        """Count checks that find no room, and build what their caller is told."""
+        self.tally.refused += count
+        return Full(self.tally.retry_after_s(len(self._queue), self.settings.workers))
+
     def submit(self, requests: Sequence[CheckRequest], caller: str, weight_bytes: int) -> list[Check]:
         """Take checks in; each gets its outcome, in no order.
 
@@ -68,8 +79,7 @@ class Host:
         Errors: Full when there is no room for all of them: none is taken then.
         """
         if not self._queue.has_room(len(requests), weight_bytes):
-            self.tally.refused += len(requests)
-            raise Full(self.tally.retry_after_s(len(self._queue), self.settings.workers))
+            raise self.refuse(len(requests))
         loop = asyncio.get_running_loop()
         checks = []
         for request in requests:
@@ -111,12 +121,17 @@ class Host:
         if tasks:
             await asyncio.wait(tasks)
 
+    def note_failure(self, task: asyncio.Task[None]) -> None:
+        """Take note of a part that must run for ever and ended: deadlines may stand still from now on."""
+        if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
+            traceback.print_exception(error)
+            self.failed.set_result(type(error).__name__)
+
     async def sweep(self) -> None:
         """Answer checks that waited too long for a warm parent, until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_S)
-            now_s = asyncio.get_running_loop().time()
-            for check in self._queue.take_where(lambda check: self._find_patience(check, self.nursery) <= now_s):
+            for check in self._queue.take_where(self._is_out_of_patience):
                 self._finish_infra(check, "no warm parent", self.nursery.cause)
 
     # --- from a slot to an outcome ------------------------------------------------
@@ -224,6 +239,9 @@ class Host:
         asked_s = request.timeout_s
         return replace(limits, wall_s=min(asked_s, limits.wall_s), cpu_s=min(asked_s, limits.cpu_s))
 
+    def _is_out_of_patience(self, check: Check) -> bool:
+        return self._find_patience(check, self.nursery) <= asyncio.get_running_loop().time()
+
     def _find_patience(self, check: Check, nursery: Nursery) -> float:
         """Say until when it may wait; for ever while a warm parent runs, however long the line is."""
         if nursery.down_since_s is None:
@@ -250,17 +268,16 @@ class Host:
 
 @asynccontextmanager
 async def open_host(settings: Settings, warm_argv: Sequence[str] = WARM_ARGV) -> AsyncIterator[Host]:
-    """Run a host while the context lasts; afterwards none of its processes runs.
-
-    Errors: an ExceptionGroup when its own clockwork fails: better no service than one whose deadlines stand still.
-    """
+    """Run a host while the context lasts; afterwards none of its processes runs."""
     host = Host(settings, warm_argv)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work) for work in (host.nursery.run(), host.watch.run(), host.sweep())]
-        try:
-            yield host
-        finally:
-            await host.drain(0)
-            await host.quarantine.close()
-            for task in tasks:
-                task.cancel()
+    clockwork = [asyncio.create_task(work) for work in (host.nursery.run(), host.watch.run(), host.sweep())]
+    for task in clockwork:
+        task.add_done_callback(host.note_failure)
+    try:
+        yield host
+    finally:
+        await host.drain(0)
+        await host.quarantine.close()
+        for task in clockwork:
+            task.cancel()
+        await asyncio.wait(clockwork)

@@ -8,7 +8,7 @@ Source: DESIGN.md section 6.
 import signal
 from enum import Enum
 
-from retinue.checks.records import SETUP_FAILED_EXIT, Ended, Judged, Limits
+from retinue.checks.records import Ended, Judged, Limits
 from retinue.terms.outcome import OutcomeKind
 from retinue.terms.record import Record
 
@@ -90,8 +90,6 @@ def judge_preparation(end: End, limits: Limits, was_short: bool) -> Judgement:
             return Judgement(OutcomeKind.REJECTED, f"preparing gold and args ran past {limits.wall_s:g} s")
         case Closing.VIOLATION:
             return Judgement(OutcomeKind.REJECTED, f"preparing gold broke the protocol: {end.detail}")
-        case Closing.GONE if end.ended is not None and end.ended.code == SETUP_FAILED_EXIT:
-            return Judgement(None, "the child could not confine itself")
         case Closing.GONE if (words := _explain(end, limits)) is not None:
             return Judgement(OutcomeKind.REJECTED, f"preparing gold and args {words[1]}")
         case Closing.GONE:

@@ -135,9 +135,8 @@ class Nursery:
         if link.warmed is None:
             if now_s - began_s > START_LIMIT_S:
                 link.kill(f"it was not warm after {START_LIMIT_S:g} s")
-        elif self._waiting and not link.spares:
-            if now_s - max(link.last_spare_s, self._hungry_since_s) > STUCK_S:
-                link.kill(f"it gave no child for {STUCK_S:g} s")
+        elif self._waiting and now_s - max(link.last_spare_s, self._hungry_since_s) > STUCK_S:
+            link.kill(f"it gave no child for {STUCK_S:g} s")
 
     def _hear(self) -> None:
         """Something came from the warm parent, or it is gone."""

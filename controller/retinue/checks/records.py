@@ -102,10 +102,6 @@ class WarmConfig(Record, frozen=True):
     """`fallback`: do not try namespaces (tests, an escape hatch)."""
 
 
-SETUP_FAILED_EXIT = 71
-"""Exit code of a child that could not confine itself: it has seen no check, so it is our fault, never the policy's."""
-
-
 # --- host <-> child ---------------------------------------------------------------------
 
 

@@ -47,7 +47,8 @@ class Watch:
         self.lag_s = 0.0
         """Of the last tick."""
         self._ledger = ledger
-        self._running: set[Running] = set()
+        self.running: set[Running] = set()
+        """Conversations that are going on."""
         self._due_s: float | None = None
         self._cpus = os.cpu_count() or 1
 
@@ -75,12 +76,12 @@ class Watch:
         began_s = loop.time()
         running = Running(child, limits, began_s, read_clock(child.pid))
         timer = loop.call_at(began_s + limits.wall_s, self._expire, running)
-        self._running.add(running)
+        self.running.add(running)
         try:
             yield running
         finally:
             timer.cancel()
-            self._running.discard(running)
+            self.running.discard(running)
             running.wall_s = loop.time() - began_s
 
     def read_cpu(self, running: Running) -> float:
@@ -99,7 +100,7 @@ class Watch:
         return self.pressure.short_between(running.began_s, asyncio.get_running_loop().time())
 
     def _expire(self, running: Running) -> None:
-        if running not in self._running:
+        if running not in self.running:
             return
         # A loop that was stalled fires its timers before it has noted the stall.
         self.look()
@@ -114,7 +115,7 @@ class Watch:
     def _look_at_trees(self, now_s: float) -> int:
         """Note CPU use, kill who is over the limit, name who is slow; returns the runnable surplus of all."""
         surplus = 0
-        for running in list(self._running):
+        for running in list(self.running):
             if now_s - running.began_s < SLOW_S or running.child.closing is not None:
                 continue
             use = read_tree(running.child.pid)

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from retinue.cli.follow import Follower
+from retinue.cli.options import RUN_ARGUMENT, RUN_OPTION
 from retinue.errors import NotReadyError, UsageError
 from retinue.journal.events import read_events, render_event
 from retinue.journal.rundir import find_attempt, find_run, is_dead
@@ -21,10 +22,6 @@ from retinue.journal.verdict import explain_verdict, read_verdict, render_verdic
 from retinue.terms import run as files
 from retinue.terms.record import to_json, to_pretty_json
 
-RUN = click.option(
-    "--run", "run_name", metavar="RUN", help="Run directory, name or job id. [default: the latest run here]"
-)
-RUN_ARGUMENT = click.argument("run_name", metavar="[RUN]", required=False)
 POLL_S = 0.3
 DEAD = "the run is dead: its stub is gone and left no verdict; `retinue sweep` ends what it left on its host"
 
@@ -94,7 +91,7 @@ def why(run_name: str | None) -> None:
 
 @click.command()
 @click.argument("service", metavar="SERVICE[/K]")
-@RUN
+@RUN_OPTION
 @click.option("-f", "--follow", is_flag=True, help="Go on with new lines, across restarts, until the run is over.")
 @click.option("-n", "--lines", type=click.IntRange(0), default=50, show_default=True, help="Lines from before.")
 def logs(service: str, run_name: str | None, follow: bool, lines: int) -> None:
@@ -191,7 +188,7 @@ def events(run_name: str | None, follow: bool, as_json: bool, lines: int) -> Non
 
 @click.command()
 @click.argument("services", nargs=-1)
-@RUN
+@RUN_OPTION
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait.")
 def gate(services: tuple[str, ...], run_name: str | None, timeout: float) -> None:
     """Wait until SERVICES (all when none is named) are ready: 0 when they are, 5 when not in time.

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from retinue.allocation.described import parse_description
+from retinue.cli.options import MANIFEST
 from retinue.errors import PlanError, UsageError
 from retinue.manifest.files import read_manifest
 from retinue.manifest.jsonschema import build_json_schema
@@ -15,8 +16,6 @@ from retinue.plan.build import build_plan
 from retinue.plan.explain import render_plan
 from retinue.supervise.preflight import find_allocation
 from retinue.terms.record import to_pretty_json
-
-MANIFEST = click.argument("manifest", type=click.Path(readable=False, path_type=Path))
 
 
 @click.command()

@@ -10,6 +10,8 @@ import click
 from retinue.channel.messages import Answer, Ask
 from retinue.channel.operator import ask_controller, read_control
 from retinue.cli.detach import start_detached
+from retinue.cli.inspect_commands import find_unready
+from retinue.cli.options import MANIFEST, RUN_ARGUMENT, RUN_OPTION
 from retinue.errors import EdgeError, NotReadyError, UsageError
 from retinue.journal.rundir import find_attempt, find_run, is_dead
 from retinue.journal.status import Status, read_status
@@ -24,11 +26,6 @@ RUN_DIR = click.option(
     "--run-dir",
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of this run, on a file system that all nodes share. [default: retinue-runs/<name>-<time or job>]",
-)
-MANIFEST = click.argument("manifest", type=click.Path(readable=False, path_type=Path))
-RUN_ARGUMENT = click.argument("run_name", metavar="[RUN]", required=False)
-RUN_OPTION = click.option(
-    "--run", "run_name", metavar="RUN", help="Run directory, name or job id. [default: the latest run here]"
 )
 POLL_S = 0.2
 
@@ -125,11 +122,7 @@ def has_ended(pid: int) -> bool:
 def describe_waits(status: Status | None) -> str:
     if status is None or status.phase == "joining":
         return "the node"
-    return ", ".join(
-        f"{service.name} {service.ready}/{service.min_ready}"
-        for service in status.services
-        if service.ready < service.min_ready
-    )
+    return find_unready(status, ())
 
 
 @click.command()
@@ -214,7 +207,7 @@ def sweep() -> None:
     swept = sweep_host(os.environ)
     for line in render_sweep(swept):
         click.echo(line)
-    if any("would not end" in item.text for item in swept):
+    if any(item.is_stuck for item in swept):
         raise NotReadyError("something would not end")
 
 

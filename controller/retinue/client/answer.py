@@ -33,15 +33,16 @@ class Broken(TransientError):
 
 
 @contextmanager
-def translate_errors() -> Iterator[None]:
-    """Translate what reading and writing a stream raises.
+def translate_errors(is_begun: bool = False) -> Iterator[None]:
+    """Translate what reading and writing a stream raises; `is_begun`: part of an answer came before.
 
     Errors: Broken, in words that can be an event.
     """
     try:
         yield
     except asyncio.IncompleteReadError as error:
-        raise Broken("connection closed in an answer" if error.partial else "connection closed") from None
+        is_begun = is_begun or bool(error.partial)
+        raise Broken("connection closed in an answer" if is_begun else "connection closed") from None
     except asyncio.LimitOverrunError:
         raise Broken(f"unreadable answer: more than {HEAD_BYTES_MAX} bytes of head or framing") from None
     except OSError as error:
@@ -74,7 +75,7 @@ class Answer:
 
         Errors: Broken when the body ends before its end.
         """
-        with translate_errors():
+        with translate_errors(is_begun=True):
             if self._is_chunked and not self._left and not self._is_done:
                 await self._open_chunk()
             if self._is_done:

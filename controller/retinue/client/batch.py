@@ -94,19 +94,21 @@ class Batch:
         silent_until_s = self._loop.time() + self._silence_s
         try:
             async with asyncio.timeout_at(silent_until_s if self._until_s is None else self._until_s):
-                while True:
+                while not self._is_over(workers):
                     # Without a wait where one is there: a late caller still gets what came in time.
                     found = self._out.get_nowait() if not self._out.empty() else await self._out.get()
                     if found is not None:
                         return found
-                    for worker in workers:
-                        # A worker ends with an error only by a bug of ours, which must not look like an outage.
-                        if worker.done():
-                            worker.result()
-                    if all(worker.done() for worker in workers) and self._out.empty():
-                        return None
         except TimeoutError:
-            return None
+            pass
+        return None
+
+    def _is_over(self, workers: list[asyncio.Task[None]]) -> bool:
+        for worker in workers:
+            # A worker ends with an error only by a bug of ours, which must not look like an outage.
+            if worker.done():
+                worker.result()
+        return self._out.empty() and all(worker.done() for worker in workers)
 
     async def _work(self) -> None:
         """Send batches until nothing is left to send."""

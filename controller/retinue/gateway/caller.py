@@ -13,7 +13,6 @@ from collections.abc import Iterable
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
 NLM_F_REQUEST = 1
-NLMSG_ERROR = 2
 TCP_TIME_WAIT = 6
 TCP_LISTEN = 10
 OVERFLOW_UID_PATH = "/proc/sys/kernel/overflowuid"

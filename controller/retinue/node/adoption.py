@@ -8,13 +8,13 @@ import os
 import signal
 
 from retinue.node.descriptors import close_fds, read_body
-from retinue.node.ending import build_tree
 from retinue.node.exec_probe import is_probe_name
 from retinue.node.incarnation import Incarnation
 from retinue.node.memory import Note, Remembered
 from retinue.node.orders import Handover, Inventory, Kept, Reaped, Release, Signal, SpawnBody, Spawned
 from retinue.node.questions import Subject
 from retinue.node.slots import Slots
+from retinue.node.tree import build_tree
 from retinue.terms.launch import LaunchSpec
 from retinue.terms.record import DecodeError, from_json
 

@@ -20,8 +20,7 @@ from retinue.errors import AllocationError
 from retinue.gateway.link import GatewayLink
 from retinue.journal.writer import Writer
 from retinue.node.agent_process import AgentProcess, Ends
-
-GATEWAY_SOCKET = "gateway.sock"
+from retinue.node.settings import GATEWAY_SOCKET
 
 
 def run_agent(join_path: str, keeper_fd: int) -> int:

@@ -11,7 +11,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from retinue.node.scan import DEAD_STATES, read_process, read_processes
+from retinue.node.scan import (
+    DEAD_STATES,
+    find_descendants,
+    has_tags,
+    kill_pids,
+    read_children,
+    read_process,
+    read_processes,
+)
 
 RUN_ID = "RETINUE_RUN_ID"
 NODE = "RETINUE_NODE"
@@ -44,9 +52,9 @@ def build_census(tags: dict[str, str], spared: tuple[int, ...] = (), root: int =
 def find_left(census: Census) -> set[int]:
     """Find every running process of the node; zombies do not run."""
     processes = read_processes()
-    mine = {pid for pid in processes if pid not in census.spared and _has_tags(pid, census.tags)}
+    mine = {pid for pid in processes if pid not in census.spared and has_tags(pid, census.tags)}
     if census.root:
-        mine |= _find_descendants({pid: process.ppid for pid, process in processes.items()}, census)
+        mine |= find_descendants(processes, [census.root], census.spared)
     return {pid for pid in mine if processes[pid].state not in DEAD_STATES}
 
 
@@ -64,9 +72,8 @@ def kill_left(census: Census, reap: Callable[[], None], limit_s: float) -> tuple
         left = find_left(census)
         empty_scans = 0 if left else empty_scans + 1
         # Stopped first: a tree that forks faster than one pass kills it stands still while it is read again.
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in left:
-                _signal(pid, number)
+        kill_pids(left, signal.SIGSTOP)
+        kill_pids(left)
         reap()
     return tuple(sorted(left))
 
@@ -96,52 +103,15 @@ def _hunt_children(census: Census, reap: Callable[[], None], deadline_s: float) 
     A chain of processes that each setsid, fork and exit lands on the subreaper link by link; only a pass far
     shorter than a link's life catches it, so this reads one small file per round and not all of /proc.
     """
-    path = f"/proc/{census.root}/task/{census.root}/children"
     while census.root and time.monotonic() < deadline_s:
-        try:
-            with open(path, encoding="ascii") as file:
-                children = {int(word) for word in file.read().split()} - census.spared
-        except (OSError, ValueError):  # A kernel without CONFIG_PROC_CHILDREN; the full scans do it alone.
+        # None where the kernel does not tell; the full scans do it alone then.
+        children = set(read_children(census.root)) - census.spared
+        if not any(map(_is_killable, children)):
             return
-        if not any(_is_killable(pid) for pid in children):
-            return
-        for pid in children:
-            _signal(pid, signal.SIGKILL)
+        kill_pids(children)
         reap()
 
 
 def _is_killable(pid: int) -> bool:
     process = read_process(pid)
     return process is not None and process.state not in DEAD_STATES | {"D"}
-
-
-def _find_descendants(parents: dict[int, int], census: Census) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for pid, parent in parents.items():
-        children.setdefault(parent, []).append(pid)
-    found: set[int] = set()
-    waiting = list(children.get(census.root, ()))
-    while waiting:
-        pid = waiting.pop()
-        if pid not in census.spared and pid not in found:
-            found.add(pid)
-            waiting.extend(children.get(pid, ()))
-    return found
-
-
-def _has_tags(pid: int, tags: frozenset[bytes]) -> bool:
-    """No tags match nobody: what is found here is killed."""
-    if not tags:
-        return False
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return tags <= set(file.read().split(b"\0"))
-    except OSError:  # Gone, or another user's.
-        return False
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass

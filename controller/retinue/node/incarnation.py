@@ -11,8 +11,7 @@ from typing import Any
 from retinue.errors import EdgeError, TransientError
 from retinue.lifecycle.streak import Change, ProbeState, build_probe_state
 from retinue.node.capture import Capture, LogFiles
-from retinue.node.ending import End, build_exited, build_tree, judge_port
-from retinue.node.ladder import Leader, StopClock, Swept, stop_group, sweep_tree
+from retinue.node.ladder import End, Leader, StopClock, Swept, build_exited, judge_port, stop_group, sweep_tree
 from retinue.node.launching import build_spawn_error, prepare
 from retinue.node.memory import Remembered, resume_probes
 from retinue.node.orders import Reaped, Release, Signal, Spawned, SpawnRefused
@@ -20,6 +19,7 @@ from retinue.node.prober import Prober
 from retinue.node.questions import Questions, Subject
 from retinue.node.redact import Redactor
 from retinue.node.site import Site
+from retinue.node.tree import build_tree
 from retinue.terms.launch import LaunchSpec
 from retinue.terms.record import replace
 from retinue.terms.replica import Exited, LaunchRefused, LivenessLost, ReadinessChanged, Started
@@ -232,7 +232,7 @@ class Incarnation:
             end = replace(end, last_lines=last_lines)
             if is_taken:
                 self.site.ports.avoid(self.port)
-        self.exited = build_exited(self.site, self.spec, end, (self.pid, self.host_pid))
+        self.exited = build_exited(self.spec, end, (self.pid, self.host_pid), has_namespace=self.site.has_namespace)
         self.is_running = False
         if self._held:
             self.site.keeper.send(Release(self.spec.replica, self.spec.incarnation, tuple(sorted(self._held))))

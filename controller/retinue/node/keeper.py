@@ -36,7 +36,7 @@ from retinue.node.orders import (
 from retinue.node.outer_link import OuterLink
 from retinue.node.roles import GatewayRole, limit_log
 from retinue.node.settings import KEEPER_SPENT, NodeSettings
-from retinue.node.wakeup import catch_signals, read_signals
+from retinue.node.wakeup import catch_signals, read_signals, reap_children
 from retinue.terms.record import from_json
 
 _TICK_S = 1.0
@@ -142,13 +142,7 @@ class _Keeper:
 
     def _reap(self) -> None:
         """Collect every dead child: roles, services, and orphans of anybody."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in reap_children():
             now_s = time.monotonic()
             if pid == self._agent.pid:
                 self._take_agent_exit(status, now_s)
@@ -232,13 +226,7 @@ class _Keeper:
         kill_left(census, self._reap_silently, limit_s)
 
     def _reap_silently(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in reap_children():
             self._kept.take_exit(pid, status)
 
 

@@ -1,4 +1,4 @@
-"""How an incarnation ends: its stop signal, the grace, SIGKILL, and a sweep of what escaped.
+"""How an incarnation ends: its stop signal, the grace, SIGKILL, a sweep of what escaped, and what is said then.
 
 Two scans in a row that find nothing prove it. Every wait is bounded; a process in
 uninterruptible sleep is reported, not waited for. Scans run in a thread: the loop stays free.
@@ -9,9 +9,14 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from retinue.node.hunt import hunt_orphans
-from retinue.node.scan import DEAD_STATES, Process, Tree, find_group, find_tree, read_process, send_signal
+from retinue.node.listeners import read_listeners
+from retinue.node.orders import Reaped
+from retinue.node.scan import Process, is_running, send_signal
 from retinue.node.threads import Threads
+from retinue.node.tree import Tree, find_group, find_tree, hunt_orphans
+from retinue.terms.launch import LaunchSpec
+from retinue.terms.record import Record
+from retinue.terms.replica import Exited
 
 SWEEP_LIMIT_S = 20.0
 """Longest a sweep goes on against something that keeps forking."""
@@ -20,6 +25,11 @@ GONE_LIMIT_S = 5.0
 FREEZE_ROUNDS = 50
 POLL_S = 0.01
 POLL_MAX_S = 0.2
+IN_USE = "in use"
+RESERVED_HINT = (
+    "[retinue: the port was held by this run's own reservation; a server that does not set SO_REUSEADDR"
+    " needs `port_reuse: false`]"
+)
 
 
 @dataclass
@@ -166,13 +176,56 @@ async def _wait_gone(processes: list[Process], threads: Threads) -> list[Process
 
 
 def _find_alive(processes: list[Process]) -> list[Process]:
-    alive = []
-    for process in processes:
-        now = read_process(process.pid)
-        if now is not None and now.start == process.start and now.state not in DEAD_STATES:
-            alive.append(process)
-    return alive
+    return [process for process in processes if is_running(process)]
 
 
 def _key(process: Process) -> tuple[int, int]:
     return process.pid, process.start
+
+
+# --- what is said about it ----------------------------------------------------------------
+
+
+class End(Record, frozen=True):
+    """How it went, from the ladder and the sweep."""
+
+    reaped: Reaped | None
+    """None: the leader itself would not die."""
+    swept: Swept
+    was_asked: bool
+    is_killed_hard: bool
+    lived_s: float
+    last_lines: str
+
+
+def build_exited(spec: LaunchSpec, end: End, pids: tuple[int, int], *, has_namespace: bool) -> Exited:
+    """Say how an incarnation ended.
+
+    Shape: `pids` is the leader's (pid here, host pid); what is left is named by host pid where that is known.
+    """
+    pid, host_pid = pids
+    left = {host_pid if number == pid and host_pid else number for number in end.swept.left}
+    if end.reaped is None:
+        left.add(host_pid or pid)
+    was_pushed = end.was_asked or bool(end.swept.killed)
+    return Exited(
+        incarnation=spec.incarnation,
+        code=end.reaped.code if end.reaped else None,
+        signal=end.reaped.signal if end.reaped else None,
+        was_asked=end.was_asked,
+        is_quick=not end.was_asked and end.lived_s < spec.okay_delay_s,
+        last_lines=end.last_lines,
+        rung=("namespace" if has_namespace else "subreaper") if was_pushed else "",
+        is_killed_hard=end.is_killed_hard,
+        escapees=end.swept.escapees,
+        left=tuple(sorted(left)),
+    )
+
+
+def judge_port(port: int, last_lines: str, *, was_reserved: bool) -> tuple[bool, str]:
+    """Say whether a stranger has the port of a tree that is gone, and what to add to its last lines."""
+    if read_listeners(port):
+        return True, last_lines
+    if was_reserved and IN_USE in last_lines:
+        return False, f"{last_lines}\n{RESERVED_HINT}"
+    return False, last_lines

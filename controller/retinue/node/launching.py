@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 
 from retinue.errors import EdgeError, PermanentError, TransientError
@@ -11,7 +12,8 @@ from retinue.node.descriptors import close_fds, write_body
 from retinue.node.environment import Seat, build_environment, build_placeholders
 from retinue.node.memory import Note
 from retinue.node.orders import Spawn, SpawnBody, SpawnRefused
-from retinue.node.site import Site, read_secret_files
+from retinue.node.site import Site
+from retinue.node.threads import Threads
 from retinue.plan.expand import PlaceholderError, expand
 from retinue.terms.launch import LaunchSpec
 from retinue.terms.record import to_json
@@ -19,6 +21,7 @@ from retinue.terms.record import to_json
 PIPE_BYTES = 1 << 20
 """How much a service may print while the agent is being restarted, before its write(2) waits."""
 LOOPBACK = "127.0.0.1"
+SECRET_BYTES = 64 * 1024
 SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EIO, errno.ESTALE})
 """Of an exec that may succeed another time; every other errno is about the command itself."""
 NAME_SAFE = str.maketrans({"/": "."})
@@ -128,3 +131,31 @@ def _build_pipe() -> tuple[int, int]:
 def _close(reservation: socket.socket | None) -> None:
     if reservation is not None:
         reservation.close()
+
+
+async def read_secret_files(paths: Mapping[str, str], threads: Threads) -> dict[str, str]:
+    """Read secrets on the node, one final newline dropped.
+
+    Errors: PermanentError when one cannot be read, TransientError when it does not come.
+    """
+    return {name: await _read_secret(name, path, threads) for name, path in paths.items()}
+
+
+async def _read_secret(name: str, path: str, threads: Threads) -> str:
+    where = f"cannot read secret {name} from {path!r}"
+    try:
+        text = (await threads.run(_read_start, path)).decode()
+    except TransientError as error:
+        raise TransientError(f"{where}: {error}") from None
+    except OSError as error:
+        raise PermanentError(f"{where}: {os.strerror(error.errno or 0)}") from None
+    except UnicodeDecodeError:
+        raise PermanentError(f"{where}: it is not text") from None
+    if len(text) > SECRET_BYTES or "\0" in text:
+        raise PermanentError(f"{where}: longer than {SECRET_BYTES} bytes, or not text")
+    return text.removesuffix("\n")
+
+
+def _read_start(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(SECRET_BYTES + 1)

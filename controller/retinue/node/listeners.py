@@ -1,14 +1,18 @@
 """Who answers on a port: the listening socket must belong to the replica's tree.
 
 Reads /proc/net/tcp, /proc/net/tcp6 and /proc/PID/fd. A stranger's 200 on our
-port is not healthy (facts/slurm.md, "Addresses, ports, environment").
+port is not healthy (facts/slurm.md, "Addresses, ports, environment"). Standard
+library only: the outer process asks for the host who holds a port.
 """
 
 import ipaddress
 import os
+import pwd
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from retinue.node.scan import list_pids, read_process
 
 LISTEN = "0A"
 """TCP_LISTEN in the `st` column, proc_net_tcp(5)."""
@@ -129,9 +133,32 @@ def is_still_held(holder: Holder) -> bool:
 
 def find_stranger(inode: int, tree: set[int]) -> int | None:
     """Find a process outside the tree that has this socket, as far as we may look."""
-    others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in tree]
-    holder, _ = find_holder(inode, others)
+    holder, _ = find_holder(inode, [pid for pid in list_pids() if pid not in tree])
     return holder.pid if holder else None
+
+
+def describe_holder(port: int) -> str:
+    """Name the process that listens on this port, else its user, else say that nobody can tell.
+
+    A socket that is bound but does not listen, or a connection that has this number as its own end, is in no
+    table with an owner's name: the answer is then `unknown`.
+    """
+    listeners = read_listeners(port)
+    for item in listeners:
+        pid = find_stranger(item.inode, set())
+        if pid is not None:
+            process = read_process(pid)
+            return f"pid {pid} ({process.name if process else 'gone'}) of {_name_user(item.uid)}"
+    if listeners:
+        return f"a process of {_name_user(listeners[0].uid)}"
+    return "unknown (nothing listens there: bound only, or a connection's own end)"
+
+
+def _name_user(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"uid {uid}"
 
 
 def _parse_address(digits: str) -> str:

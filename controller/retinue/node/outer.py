@@ -18,8 +18,8 @@ from retinue.errors import RetinueError
 from retinue.node import kernel
 from retinue.node.census import build_census, find_left, kill_left
 from retinue.node.descriptors import close_fds, receive_packet, send_packet
-from retinue.node.holder import find_holder
 from retinue.node.janitor import Janitor, fork_janitor
+from retinue.node.listeners import describe_holder
 from retinue.node.nodedir import claim_node_dir, remove_node_dir
 from retinue.node.settings import (
     KEEPER_LOST,
@@ -36,7 +36,7 @@ from retinue.node.settings import (
     ToOuter,
 )
 from retinue.node.start import Keeper, read_keeper_log, start_keeper
-from retinue.node.wakeup import catch_signals, describe_status, name_signal, read_signals
+from retinue.node.wakeup import catch_signals, describe_status, name_signal, read_signals, reap_children
 from retinue.terms.record import DecodeError, Record, replace, to_json
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -211,7 +211,7 @@ class _Outer:
             case HostPidAsked(pid=pid):
                 self._say(keeper, HostPidIs(pid, kernel.read_pidfd_pid(fds[0]) if fds else 0))
             case HolderAsked(port=port):
-                self._say(keeper, HolderIs(port, find_holder(port)))
+                self._say(keeper, HolderIs(port, describe_holder(port)))
             case Ending(reason=reason):
                 self._reason = self._reason or reason
                 if self._deadline_s is None:
@@ -226,13 +226,7 @@ class _Outer:
             pass
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in reap_children():
             if self._keeper is not None and pid == self._keeper.pid:
                 self._keeper_status = status
             if self._janitor is not None and pid == self._janitor.pid:
@@ -278,6 +272,8 @@ class _Outer:
             left = tuple(sorted(find_left(census) | find_left(census)))
         else:
             left = kill_left(census, self._reap, _LIMIT_S)
+        if self._is_given_up and self._keeper is not None:
+            left = (self._keeper.pid, *left)
         stuck = remove_node_dir(Path(self._settings.node_dir))
         self._dismiss_janitor()
         weaker = f"no namespace: {self._settings.weaker}" if self._settings.weaker else ""

@@ -11,7 +11,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from retinue.node.listeners import Holder, Ownership
+from retinue.node.listeners import Ownership
 from retinue.terms.launch import ProbeSpec
 from retinue.terms.replica import Verdict
 
@@ -145,21 +145,3 @@ def parse_status_line(line: bytes) -> tuple[int, str]:
     if len(parts) < 2 or not parts[0].startswith("HTTP/") or not (parts[1].isascii() and parts[1].isdigit()):
         raise ValueError(f"got {line[:40]!r}")
     return int(parts[1]), parts[2] if len(parts) > 2 else ""
-
-
-class OwnerCache:
-    """Who was found listening, so that all but the first ask cost one readlink."""
-
-    def __init__(self, find: Callable[[int, str], Awaitable[Ownership]]) -> None:
-        self._find = find
-        self._known: dict[tuple[int, str], Holder] = {}
-
-    async def check(self, port: int, address: str, is_still_held: Callable[[Holder], bool]) -> Ownership:
-        """Say whose socket listens at address:port."""
-        holder = self._known.get((port, address))
-        if holder is not None and is_still_held(holder):
-            return Ownership(holder)
-        owner = await self._find(port, address)
-        if owner.holder is not None:
-            self._known[port, address] = owner.holder
-        return owner

@@ -12,8 +12,8 @@ from retinue.node.memory import Note
 from retinue.node.orders import SpawnBody
 from retinue.node.ports import read_port_file
 from retinue.node.probe import Answer, Target, probe_port
-from retinue.node.scan import Tree, find_tree
 from retinue.node.site import Site
+from retinue.node.tree import Tree, find_tree
 from retinue.plan.expand import PlaceholderError, expand
 from retinue.terms.launch import ProbeSpec
 from retinue.terms.replica import Verdict

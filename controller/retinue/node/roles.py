@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from retinue.node.settings import NodeSettings
+from retinue.node.settings import GATEWAY_SOCKET, NodeSettings
 from retinue.node.spawn import Child, Command, SpawnError, poll_exec, spawn
 from retinue.node.wakeup import describe_status
 
@@ -21,7 +21,6 @@ GATEWAY = (
     *("-P", "-m", "retinue", "gateway", "--listen-fd", "{listen_fd}"),
     *("--control-path", "{control_path}", "--join", "{join}"),
 )
-GATEWAY_SOCKET = "gateway.sock"
 
 
 def start_role(settings: NodeSettings, name: str, argv: tuple[str, ...], fd: int, values: dict[str, str]) -> Child:

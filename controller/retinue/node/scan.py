@@ -1,15 +1,16 @@
-"""Find the processes of one incarnation, by reading /proc. Never by name.
+"""Read processes from /proc, and signal exactly one. Standard library only: the stub uses it too.
 
-A process belongs to it when it descends from the leader, is in the leader's
-session or group, carries the incarnation's tags in its environment, or writes
-into its log pipe; so does everything that descends from such a process.
-Sees what the agent's pid namespace shows.
+Sees what the caller's pid namespace shows. Never looks for a name, and never says what belongs to whom.
 """
 
 import os
 import signal
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol
+
+from retinue.node import kernel
 
 DEAD_STATES = frozenset("ZXx")
 """proc_pid_stat(5): exited, only the status is left."""
@@ -26,30 +27,24 @@ class Process:
     state: str
     start: int
     """Clock ticks since boot; with the pid it names a process for ever."""
+    name: str = ""
+    """The program's, 15 characters of it; for people."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """The marks of one incarnation's processes."""
+class Named(Protocol):
+    """What names a process for ever."""
 
-    leader: int
-    """0: never executed."""
-    leader_start: int
-    """0: not known (it was gone before anyone looked)."""
-    tags: frozenset[bytes]
-    """`NAME=value` entries that all must be in the environment."""
-    log_inode: int = 0
-    """Of the log pipe; 0: none."""
-    never: frozenset[int] = field(default_factory=frozenset)
-    """Pids that are ours and not a replica's: agent and keeper."""
-    reaper: int = 0
-    """On whom orphans land: the keeper. 0: nobody is hunted."""
+    @property
+    def pid(self) -> int: ...
+    @property
+    def start(self) -> int: ...
 
 
 def parse_stat(text: str) -> Process:
     """Parse one /proc/PID/stat; the name may hold spaces and parentheses."""
-    pid, _, rest = text.partition(" ")
-    fields = rest[rest.rindex(")") + 2 :].split()
+    pid, _, rest = text.partition(" (")
+    name, _, rest = rest.rpartition(") ")
+    fields = rest.split()
     return Process(
         pid=int(pid),
         state=fields[0],
@@ -57,119 +52,106 @@ def parse_stat(text: str) -> Process:
         group=int(fields[2]),
         session=int(fields[3]),
         start=int(fields[19]),
+        name=name,
     )
 
 
 def read_process(pid: int) -> Process | None:
-    """Read one process; None when it is gone."""
+    """Read one process; None when it is gone. Never blocks."""
     data = _read(f"/proc/{pid}/stat")
     return parse_stat(data.decode(errors="replace")) if data else None
 
 
+def list_pids() -> list[int]:
+    """List every process that /proc shows."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
 def read_processes() -> dict[int, Process]:
     """Read every process that /proc shows, zombies included."""
-    found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    found = map(read_process, list_pids())
     return {process.pid: process for process in found if process is not None}
 
 
-def find_tree(tree: Tree) -> list[Process]:
-    """Find everything of the incarnation that still runs (zombies do not)."""
-    processes = read_processes()
-    found = _close_over_children(processes, _find_roots(processes, tree), tree.never)
-    return [process for process in found if process.state not in DEAD_STATES]
+def read_children(parent: int) -> list[int]:
+    """Read a process's children; none where the kernel does not tell (CONFIG_PROC_CHILDREN)."""
+    return [int(word) for word in _read(f"/proc/{parent}/task/{parent}/children").split()]
 
 
-def find_group(tree: Tree) -> list[Process]:
-    """Find what still runs of the leader's process group and session."""
-    processes = read_processes()
-    return [p for p in _find_session(processes, tree) if p.state not in DEAD_STATES]
+def read_words(pid: int, name: str) -> list[bytes]:
+    """Read `environ` or `cmdline` of a process; empty when there is none to read (gone, hidden, a zombie).
+
+    May block when the process is stuck in a page fault: call it where that is bounded.
+    """
+    data = _read(f"/proc/{pid}/{name}")
+    return data.split(b"\0") if data else []
 
 
-def send_signal(process: Process, number: int) -> bool:
+def has_tags(pid: int, tags: frozenset[bytes]) -> bool | None:
+    """Say whether all `NAME=value` tags are in a process's environment; None when there is none to read.
+
+    No tags match nobody: what is found here is killed. May block like `read_words`.
+    """
+    if not tags:
+        return False
+    environment = read_words(pid, "environ")
+    return tags <= set(environment) if environment else None
+
+
+def find_descendants(processes: Mapping[int, Process], roots: Iterable[int], never: Set[int] = frozenset()) -> set[int]:
+    """Find what descends from the roots, which are left out themselves, as is what is in or below `never`."""
+    children: dict[int, list[int]] = {}
+    for process in processes.values():
+        children.setdefault(process.ppid, []).append(process.pid)
+    found: set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        fresh = [pid for pid in children.get(waiting.pop(), ()) if pid not in found and pid not in never]
+        found.update(fresh)
+        waiting.extend(fresh)
+    return found
+
+
+def find_ancestors(processes: Mapping[int, Process], pid: int) -> set[int]:
+    """Find the pid and all above it."""
+    found: set[int] = set()
+    while pid in processes and pid not in found:
+        found.add(pid)
+        pid = processes[pid].ppid
+    return found
+
+
+def is_running(process: Named) -> bool:
+    """Say whether this very process still runs (a zombie does not)."""
+    now = read_process(process.pid)
+    return now is not None and now.start == process.start and now.state not in DEAD_STATES
+
+
+def send_signal(process: Named, number: int) -> bool:
     """Signal exactly this process; False when it is gone or not ours to signal.
 
     The pidfd is opened first and the start time read after it, so a reused pid is never hit.
     """
     try:
-        handle = os.pidfd_open(process.pid)
+        pidfd = kernel.open_pidfd(process.pid)
     except OSError:
         return False
     try:
-        now = read_process(process.pid)
-        if now is None or now.start != process.start:
+        if not is_running(process):
             return False
-        signal.pidfd_send_signal(handle, number)
+        kernel.signal_pidfd(pidfd, number)
     except OSError:
         return False
     finally:
-        os.close(handle)
+        os.close(pidfd)
     return True
 
 
-def _find_session(processes: dict[int, Process], tree: Tree) -> list[Process]:
-    if not tree.leader:
-        return []
-    holder = processes.get(tree.leader)
-    if holder is not None and tree.leader_start and holder.start != tree.leader_start:
-        # The kernel reuses a pid only when no group and no session has that number any more.
-        return []
-    return [p for p in processes.values() if tree.leader in (p.pid, p.group, p.session) and p.pid not in tree.never]
-
-
-def _find_roots(processes: dict[int, Process], tree: Tree) -> list[Process]:
-    roots = {process.pid: process for process in _find_session(processes, tree)}
-    owner = os.geteuid()
-    for pid, process in processes.items():
-        if pid in roots or pid in tree.never or process.state in DEAD_STATES:
-            continue
-        if _is_marked(pid, tree, owner):
-            roots[pid] = process
-    return list(roots.values())
-
-
-def _is_marked(pid: int, tree: Tree, owner: int) -> bool:
-    try:
-        # Spares the costlier reads for processes of other users; root's are unreadable for us anyway.
-        if os.stat(f"/proc/{pid}").st_uid not in (owner, 0):
-            return False
-    except OSError:
-        return False
-    if tree.log_inode and any(_is_pipe(f"/proc/{pid}/fd/{fd}", tree.log_inode) for fd in (1, 2)):
-        return True
-    return bool(has_tags(pid, tree.tags))
-
-
-def has_tags(pid: int, tags: frozenset[bytes]) -> bool | None:
-    """Say whether all tags are in a process's environment; None when there is none to read (gone, hidden, a zombie).
-
-    No tags match nobody: what is found here is killed.
-    """
-    if not tags:
-        return False
-    environment = _read(f"/proc/{pid}/environ")
-    return tags <= set(environment.split(b"\0")) if environment else None
-
-
-def _is_pipe(path: str, inode: int) -> bool:
-    try:
-        return os.readlink(path) == f"pipe:[{inode}]"
-    except OSError:
-        return False
-
-
-def _close_over_children(processes: dict[int, Process], roots: list[Process], never: frozenset[int]) -> list[Process]:
-    children: dict[int, list[Process]] = {}
-    for process in processes.values():
-        children.setdefault(process.ppid, []).append(process)
-    found: dict[int, Process] = {}
-    waiting = list(roots)
-    while waiting:
-        process = waiting.pop()
-        if process.pid in found or process.pid in never:
-            continue
-        found[process.pid] = process
-        waiting.extend(children.get(process.pid, ()))
-    return list(found.values())
+def kill_pids(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
+    """Signal what a scan found a moment ago; what is gone or not ours to signal is passed over."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def _read(path: str) -> bytes:

@@ -13,6 +13,8 @@ KEEPER_LOST = 9
 """Exit code of an outer process whose keeper died unasked."""
 NODE_REFUSED = 8
 """Exit code of an outer process that could not use its node directory or start a keeper."""
+GATEWAY_SOCKET = "gateway.sock"
+"""In the node directory; where the agent tells its gateway who may be called."""
 
 
 class NodeSettings(Record, frozen=True):

@@ -42,6 +42,8 @@ class Command:
     new_session: bool = True
     pdeathsig: int | None = None
     """Sent to the child when the forking thread ends; the child never runs when that is already so."""
+    blocked: tuple[int, ...] = ()
+    """Signals that wait until the child is ready to take them; it unblocks them itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ def _become(command: Command, parent: int, status_fd: int, steps: Sequence[Step]
         if command.cwd is not None:
             os.chdir(command.cwd)
         step = "exec"
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.pthread_sigmask(signal.SIG_SETMASK, command.blocked)
         _execute(list(command.argv), dict(command.env))
     except OSError as error:
         number = error.errno or errno.EIO

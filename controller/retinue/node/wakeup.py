@@ -1,11 +1,14 @@
-"""Signals as bytes on a pipe, for select loops; nothing runs in a handler."""
+"""Signals as bytes on a pipe, for select loops, and the reaping of children. Nothing runs in a handler.
+
+Standard library only.
+"""
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterator
 
 
-def catch_signals(numbers: Iterable[int]) -> int:
+def catch_signals(numbers: Collection[int]) -> int:
     """Have these signals arrive on a pipe; returns its read end (non-blocking, CLOEXEC)."""
     read_fd, write_fd = os.pipe()
     for fd in (read_fd, write_fd):
@@ -13,6 +16,8 @@ def catch_signals(numbers: Iterable[int]) -> int:
     signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
     for number in numbers:
         signal.signal(number, _do_nothing)
+    # Whoever started us may have held them back until now.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     return read_fd
 
 
@@ -26,6 +31,18 @@ def read_signals(read_fd: int) -> frozenset[int]:
 
 def _do_nothing(*_: object) -> None:
     """A handler must be there, or the byte is not written."""
+
+
+def reap_children() -> Iterator[tuple[int, int]]:
+    """Reap every child that ended, adopted orphans too: (pid, status). Nobody else in the process may wait for any."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
 
 
 def describe_status(status: int) -> str:

@@ -3,24 +3,28 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from retinue.terms.replica import Phase
+from retinue.terms.replica import Phase, Replica
 
 
 class Counts:
-    """Begins with every replica pending."""
+    """Begins with every replica pending. Of `live` and `pending` a service without any is left out."""
 
     def __init__(self, planned: Mapping[str, int]) -> None:
+        self.there = dict.fromkeys(planned, 0)
+        """Ready, or completed: what `min_ready` is compared with."""
         self.ready = dict.fromkeys(planned, 0)
+        """Published."""
         self.live = Counter(planned)
-        """Replicas in a phase that is not terminal; a service without any is not in it."""
+        """In a phase that is not terminal."""
         self.pending = Counter(planned)
-        """Replicas that wait to be started; a service without any is not in it."""
+        """Wait to be started."""
 
-    def move(self, service: str, before: Phase, after: Phase) -> None:
-        """Note that a replica changed its phase."""
-        self.ready[service] += int(after is Phase.READY) - int(before is Phase.READY)
-        _change(self.live, service, int(before.is_terminal) - int(after.is_terminal))
-        _change(self.pending, service, int(after is Phase.PENDING) - int(before is Phase.PENDING))
+    def move(self, service: str, before: Replica, after: Replica) -> None:
+        """Note what became of a replica."""
+        self.there[service] += int(after.is_there) - int(before.is_there)
+        self.ready[service] += int(after.phase is Phase.READY) - int(before.phase is Phase.READY)
+        _change(self.live, service, int(before.phase.is_terminal) - int(after.phase.is_terminal))
+        _change(self.pending, service, int(after.phase is Phase.PENDING) - int(before.phase is Phase.PENDING))
 
 
 def _change(counts: Counter[str], service: str, by: int) -> None:

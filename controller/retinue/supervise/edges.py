@@ -29,7 +29,7 @@ class Agents(Protocol):
     """The control channel. A message to a node that is not connected is dropped:
     the full state that an agent sends on connect repairs it."""
 
-    def send(self, node: str, message: FromController) -> None: ...
+    def send(self, node: str, message: FromController) -> object: ...
 
     def expect(self, node: str) -> None:
         """Count this node's silence from now on; too much of it is one `NodeGone`."""

@@ -4,15 +4,17 @@ The only caller of `decide`. A decision is saved before it is acted on, so a
 controller that dies in between is continued by the next one, never repeated.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 
 from retinue.channel.messages import LaunchOrder, Observed, StopOrder
 from retinue.lifecycle.decide import decide
 from retinue.plan.again import place_again
 from retinue.plan.records import Plan
+from retinue.supervise.counts import Counts
 from retinue.supervise.edges import Edges
 from retinue.supervise.happenings import ReplicaTimer
+from retinue.supervise.seat import Seat, find_next_timers, remember
 from retinue.terms.record import replace
 from retinue.terms.replica import (
     AnyAction,
@@ -51,12 +53,7 @@ class Fleet:
         }
         self.replicas: dict[str, Replica] = {key: seat.replica for key, seat in self.seats.items()}
         self.services = {service.name: service for service in plan.services}
-        self.ready_count = dict.fromkeys(self.services, 0)
-        """Service -> replicas that are ready, or have completed: what `min_ready` is compared with."""
-        self.live_count = Counter(seat.place.service for seat in self.seats.values())
-        """Service -> replicas in a phase that is not terminal; services that are over are not in it."""
-        self.pending_count = self.live_count.copy()
-        """Service -> replicas that wait to be started; services without any are not in it."""
+        self.counts = Counts({service.name: len(service.replicas) for service in plan.services})
         self._on_node: dict[str, dict[str, None]] = {}
         """Node -> replica ids placed there."""
         for place in plan.replicas:
@@ -75,6 +72,11 @@ class Fleet:
 
     # --- questions -----------------------------------------------------------
 
+    @property
+    def ready_count(self) -> Mapping[str, int]:
+        """Service -> replicas that are ready, or have completed: what `min_ready` is compared with."""
+        return self.counts.there
+
     def of_service(self, service: str) -> list[Seat]:
         return [self.seats[key] for key in self.services[service].replicas]
 
@@ -82,7 +84,7 @@ class Fleet:
         return [self.seats[key] for key in self._on_node.get(node, ())]
 
     def is_over(self) -> bool:
-        return not self.live_count
+        return not self.counts.live
 
     def take_new_phases(self) -> bool:
         """Say whether any phase changed since the last call."""
@@ -109,9 +111,9 @@ class Fleet:
         decision = decide(seat.replica, event, now_s)
         before, after = seat.replica.phase, decision.replica.phase
         if getattr(event, "incarnation", None) == seat.replica.incarnation:
-            seat = _remember(seat, event)
+            seat = remember(seat, event)
         changed_utc = seat.changed_utc if after is before else self.edges.clock.now_utc()
-        timers = _next_timers(seat.timers, decision.actions, event, now_s)
+        timers = find_next_timers(seat.timers, decision.actions, event, now_s)
         seat = replace(seat, replica=decision.replica, changed_utc=changed_utc, timers=timers)
         self._seat(key, seat)
         self.edges.store.save(f"replica:{key}", seat)
@@ -125,19 +127,15 @@ class Fleet:
 
     def _seat(self, key: str, seat: Seat) -> None:
         """Put a seat in its place and keep the counts right."""
-        before, after, service = self.replicas[key].phase, seat.replica.phase, seat.place.service
-        was_there, is_there = self.replicas[key].is_there, seat.replica.is_there
+        before, after = self.replicas[key], seat.replica
         if seat.place.node != self.seats[key].place.node:
             del self._on_node[self.seats[key].place.node][key]
             self._on_node.setdefault(seat.place.node, {})[key] = None
         self.seats[key] = seat
         self.replicas[key] = seat.replica
-        if after is before:
-            return
-        self._has_new_phases = True
-        self.ready_count[service] += int(is_there) - int(was_there)
-        _count(self.live_count, service, int(before.is_terminal) - int(after.is_terminal))
-        _count(self.pending_count, service, int(after is Phase.PENDING) - int(before is Phase.PENDING))
+        if after.phase is not before.phase:
+            self._has_new_phases = True
+            self.counts.move(seat.place.service, before, after)
 
     def _act(self, key: str, action: AnyAction, reason: str) -> None:
         seat = self.seats[key]

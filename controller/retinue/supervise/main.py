@@ -11,12 +11,13 @@ import gc
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from retinue.channel.messages import Answer, Ask, FromAgent, FromController, Hello, Refused, Welcome
+from retinue.channel.messages import Answer, Ask, FromAgent, Hello, Refused, Welcome
 from retinue.channel.server import AgentConnection, ChannelServer, ChannelSettings
 from retinue.launch.local import build_local_launch
+from retinue.node.ports import read_ephemeral_range
 from retinue.plan.records import Plan
 from retinue.supervise.fleet import Fleet
 from retinue.supervise.gateway_port import build_port_candidates
@@ -62,7 +63,7 @@ class RealClock:
 class RealTimers:
     """Implements `edges.Timers`."""
 
-    def __init__(self, post: "Controller") -> None:
+    def __init__(self, post: Callable[[Happening], None]) -> None:
         self._post = post
         self._handles: dict[str, asyncio.TimerHandle] = {}
 
@@ -72,28 +73,12 @@ class RealTimers:
 
     def _fire(self, name: str, happening: Happening) -> None:
         self._handles.pop(name, None)
-        self._post.post(happening)
+        self._post(happening)
 
     def cancel(self, name: str) -> None:
         handle = self._handles.pop(name, None)
         if handle is not None:
             handle.cancel()
-
-
-class RealAgents:
-    """Implements `edges.Agents` over the channel server."""
-
-    def __init__(self, server: ChannelServer) -> None:
-        self._server = server
-
-    def send(self, node: str, message: FromController) -> None:
-        self._server.send(node, message)
-
-    def expect(self, node: str) -> None:
-        self._server.expect(node)
-
-    def forget(self, node: str) -> None:
-        self._server.forget(node)
 
 
 class Controller:
@@ -114,8 +99,8 @@ class Controller:
         )
         self.server = ChannelServer(sockets.listener, settings, self)
         self.clock = RealClock()
-        self.timers = RealTimers(self)
-        self.agents = RealAgents(self.server)
+        self.timers = RealTimers(self.post)
+        self.agents = self.server
         self.stub = StubLink(sockets.stub, self.post)
         self.stop_fd = sockets.stop_fd
         self.store = StateStore(Path(record.node_dir) / "controller" / "state.jsonl")
@@ -245,15 +230,6 @@ class Sockets:
         self.stop_fd = stop_fd
         for fd in (listener_fd, stub_fd, stop_fd):
             os.set_inheritable(fd, False)
-
-
-def read_ephemeral_range() -> tuple[int, int]:
-    """Read ip_local_port_range; the kernel's default where it cannot be read."""
-    try:
-        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    except (OSError, ValueError):
-        return 32768, 60999
-    return int(low), int(high)
 
 
 def find_secrets(plan: Plan, env: Mapping[str, str]) -> dict[str, dict[str, str]]:

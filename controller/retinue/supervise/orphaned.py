@@ -3,7 +3,6 @@
 Blocks on purpose: nothing is left to decide, and every wait has a limit.
 """
 
-import os
 import shutil
 import signal
 import time
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from retinue.journal.lock import release_lock
-from retinue.node.census import build_census, find_left, kill_left
+from retinue.node.census import RUN_ID, build_census, find_left, kill_left
+from retinue.node.scan import kill_pids
 from retinue.plan.records import Plan
 from retinue.terms import run as files
 from retinue.terms.run import RunRecord
@@ -29,9 +29,8 @@ def end_orphaned_run(record: RunRecord, plan: Plan, verdict: dict[str, Any]) -> 
     node_dir = Path(record.node_dir)
     parts = node_dir / "controller"
     _wait(lambda: not _has_others(node_dir, parts), NODE_LIMIT_S)
-    census = build_census({"RETINUE_RUN_ID": record.run_id})
-    for pid in find_left(census):
-        _signal(pid, signal.SIGTERM)
+    census = build_census({RUN_ID: record.run_id})
+    kill_pids(find_left(census), signal.SIGTERM)
     _wait(lambda: not find_left(census), min(plan.trainer.grace_s, TRAINER_LIMIT_S))
     left = kill_left(census, lambda: None, KILL_LIMIT_S)
     shutil.rmtree(parts, ignore_errors=True)
@@ -71,10 +70,3 @@ def _wait(condition: Callable[[], object], limit_s: float) -> None:
     until_s = time.monotonic() + limit_s
     while not condition() and time.monotonic() < until_s:
         time.sleep(0.05)
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass

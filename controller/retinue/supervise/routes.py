@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from retinue.channel.messages import Backend, Membership, Route
 from retinue.plan.records import Plan, ServicePlan
-from retinue.supervise.fleet import Seat
+from retinue.supervise.seat import Seat
 from retinue.terms.replica import OnExhausted, Phase
 
 FALLBACK_COUNT = 8
@@ -27,7 +27,7 @@ class RouteBook:
 
     def __init__(self, plan: Plan, seats: Mapping[str, Seat]) -> None:
         nodes = [node.name for node in plan.allocation.nodes]
-        self._at = {name: place / len(nodes) for place, name in enumerate(nodes)}
+        self._at = {name: place for place, name in enumerate(nodes)}
         services = [service for service in plan.services if service.has_port and service.is_http]
         self._shelves = [_Shelf(plan, service, seats) for service in services]
 
@@ -53,12 +53,13 @@ class _Shelf:
                 self._own.setdefault(backend.node, []).append(backend)
         self._planned = len(mine)
         self._callers = _find_callers(plan, service, seats)
-        self._widths = (_compute_width(len(plan.allocation.nodes)), _compute_width(len(self._callers)))
+        self._nodes = len(plan.allocation.nodes)
+        self._widths = (_compute_width(self._nodes), _compute_width(len(self._callers)))
         self._is_per_node = service.is_per_node
         self._whole = _build_route(plan, service, mine, self._backends)
 
-    def build_route(self, node: str, at: float) -> Route:
-        """Build the route as one node's gateway sees it; `at` in [0, 1) is where its window begins."""
+    def build_route(self, node: str, at: int) -> Route:
+        """Build the route as one node's gateway sees it; `at` is the node's place among all."""
         if self._is_per_node:
             own = self._own.get(node, [])
             others = [backend for backend in self._cut(at, FALLBACK_COUNT + len(own)) if backend.node != node]
@@ -68,8 +69,8 @@ class _Shelf:
             return self._whole
         return self._with(self._cut(at, width))
 
-    def _cut(self, at: float, width: int) -> list[Backend]:
-        first = bisect_left(self._places, at * self._planned)
+    def _cut(self, at: int, width: int) -> list[Backend]:
+        first = bisect_left(self._places, at * self._planned // self._nodes)
         window = self._backends[first : first + width]
         return window + self._backends[: min(first, width - len(window))]
 

@@ -1,29 +1,20 @@
 """The run: one happening in, everything that follows from it out, synchronously.
 
-Owns the order of things: nodes join, services start by their dependencies, the
-trainer starts when all are ready, and at the end the trainer stops first, then
-services callers-first, then the nodes. Never waits and never reads a clock of
-its own; `advance` is level-triggered, so any order of happenings gets there.
+Owns the order of things: nodes join (`attendance`), services start by their
+dependencies (`upkeep`), the trainer starts when all are ready, and at the end the
+trainer stops first, then services callers-first, then the nodes (`teardown`).
+Never waits and never reads a clock of its own; `advance` is level-triggered, so
+any order of happenings gets there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from retinue.channel.messages import (
-    Answer,
-    Ask,
-    Beat,
-    BindGateway,
-    GatewayBound,
-    GatewayFacts,
-    NodeEnding,
-    NodeNote,
-    Report,
-)
-from retinue.lifecycle.order import find_hopeless, find_ready_to_start, find_restart_dependants
-from retinue.plan.records import Plan, ServicePlan
+from retinue.channel.messages import Answer, Ask, Report
+from retinue.plan.records import Plan
+from retinue.supervise.attendance import Attendance
 from retinue.supervise.edges import Edges
 from retinue.supervise.ending import Cause
-from retinue.supervise.fleet import Fleet, Seat
+from retinue.supervise.fleet import Fleet
 from retinue.supervise.happenings import (
     AgentJoined,
     AgentLeft,
@@ -45,16 +36,15 @@ from retinue.supervise.happenings import (
     TrainerStarted,
 )
 from retinue.supervise.nodes import Nodes
+from retinue.supervise.seat import Seat
 from retinue.supervise.spread import TIMER as ROUTES_TIMER
 from retinue.supervise.spread import Spread
 from retinue.supervise.state import RunPhase, RunState, TrainerState
 from retinue.supervise.teardown import Teardown
 from retinue.supervise.trainer import Surroundings
+from retinue.supervise.upkeep import Upkeep
 from retinue.terms.record import replace
-from retinue.terms.replica import DependenciesReady, LaunchRefused, NodeLost, OnExhausted, Phase, RestartAsked
-
-STARTS_AT_ONCE = 100
-"""Launches decided on between two happenings: about 15 ms."""
+from retinue.terms.replica import RestartAsked
 
 
 class Run:
@@ -67,11 +57,11 @@ class Run:
         self.surroundings = surroundings
         self.state = RunState()
         self.nodes = Nodes([node.name for node in plan.allocation.nodes], edges.gateway_ports)
+        self.attendance = Attendance(self)
+        self.upkeep = Upkeep(self)
         self.teardown = Teardown(self)
         self.controller_starts = 1
         self.spread = Spread(plan, edges, fleet, self.nodes)
-        self._failed_any = False
-        """Some replica will not be tried again: others may be waiting for it in vain."""
 
     def restore(self, state: RunState, seats: Mapping[str, Seat]) -> None:
         """Go on where the last controller was killed; agents and the stub say what happened since."""
@@ -97,24 +87,21 @@ class Run:
             case StubHello():
                 self._take_hello(happening)
             case AgentJoined(node=node, hello=hello):
-                self.nodes.change(node, hello=hello, gateway_port=hello.gateway_port)
-                self.edges.journal.note(node, "AgentJoined", f"agent start {hello.agent_starts}, pid {hello.host_pid}")
-                self.fleet.reconcile(node, hello.observed)
+                self.attendance.take_join(node, hello)
                 self.spread.greet(node)
+            case AgentSaid(message=Report(replica=key, event=event)):
+                self.fleet.apply(key, event)
             case AgentSaid(node=node, message=message):
-                self._take_message(node, message)
+                self.attendance.take_message(node, message)
             case AgentLeft(node=node):
-                if self.state.phase is RunPhase.ENDING or self.state.ending_is(Cause.STUB_LOST):
-                    self._lose_node(node, "its agent left while the run ended")
+                self.attendance.take_leave(node)
             case NodeGone(node=node, cause=cause):
-                self._lose_node(node, cause)
+                self.attendance.lose(node, cause)
             case NodeReported(node=node, report=report):
                 self.nodes.change(node, report=report)
             case LaunchExited(code=code, signal=signal):
                 self.change(has_launch_ended=True)
-                for node in self.nodes.live():
-                    if self.state.phase not in (RunPhase.ENDING, RunPhase.OVER):
-                        self._lose_node(node, f"its launch ended ({describe_end(code, signal)})")
+                self.attendance.take_launch_end(describe_end(code, signal))
             case TrainerStarted(pid=pid):
                 self.change(trainer=TrainerState.RUNNING, trainer_pid=pid)
                 self.edges.journal.note("trainer", "TrainerStarted", f"pid {pid}")
@@ -140,37 +127,10 @@ class Run:
             case Ticked():
                 pass
 
-    def _take_message(self, node: str, message: object) -> None:
-        match message:
-            case Report(replica=key, event=event):
-                self.fleet.apply(key, event)
-            case Beat():
-                self.nodes.change(node, beat=message)
-            case GatewayFacts():
-                self.nodes.take_facts(node, message)
-            case GatewayBound(port=port, is_bound=is_bound, holder=holder):
-                if is_bound:
-                    self.nodes.change(node, gateway_port=port)
-                elif port == self.nodes.port:
-                    self.nodes.refuse_port(node, port, holder)
-                    self._propose_port()
-            case NodeNote(what=what, reason=reason):
-                self.edges.journal.note(node, what, reason)
-            case NodeEnding(reason=reason):
-                self.edges.journal.note(node, "NodeEnding", reason)
-
     def _take_hello(self, hello: StubHello) -> None:
         self.controller_starts = hello.starts
         self.spread.epoch = hello.starts << 32
-        if hello.starts > 1:
-            for node in self.nodes.live():
-                self.edges.agents.expect(node)
-        for node, report in hello.nodes.items():
-            self.nodes.change(node, report=report)
-        if hello.launch is None and self.state.ending is None:
-            self.change(is_launched=True)
-            self.edges.stub.order(self.edges.launch_order)
-            self.edges.timers.set("join", self.edges.clock.now_s() + self.plan.join_timeout_s, RunTimer("join"))
+        self.attendance.take_hello(hello)
         if hello.launch is not None and not hello.launch.is_running:
             self._take(LaunchExited(hello.launch.code, hello.launch.signal))
         if self.state.gateway_port is not None:
@@ -195,15 +155,12 @@ class Run:
 
     def _take_timer(self, name: str) -> None:
         match name.partition(":"):
-            case ("join", _, _) if self.state.phase is RunPhase.JOINING:
-                missing = ", ".join(self.nodes.missing()) or "no node"
-                self.teardown.begin(Cause.NOT_READY, f"did not join within {self.plan.join_timeout_s:g} s: {missing}")
+            case ("join", _, _):
+                self.attendance.take_timer()
             case (timer, _, _) if timer == ROUTES_TIMER:
                 self.spread.take_timer()
-            case ("hold", _, service) if not self._is_ready(self.fleet.services[service]):
-                self.teardown.begin(
-                    Cause.FAIL_RUN, f"{service} was not brought back within run.hold ({self.plan.hold_s:g} s)"
-                )
+            case ("hold", _, service):
+                self.upkeep.take_hold_end(service)
             case _:
                 self.teardown.take_timer(name)
 
@@ -212,128 +169,23 @@ class Run:
     def advance(self) -> None:
         """Do whatever the present state allows; called after every happening."""
         if self.state.phase is RunPhase.JOINING and self.state.ending is None:
-            self._advance_joining()
+            self.attendance.advance()
         if self.state.phase in (RunPhase.STARTING, RunPhase.RUNNING) and not self.teardown.is_stopping_services:
-            self._keep_services()
+            self.upkeep.advance()
         if self.state.phase is RunPhase.STARTING and self.state.ending is None:
             self._start_trainer_when_ready()
         if self.state.ending is not None:
             self.teardown.advance()
         self.spread.advance()
 
-    def _advance_joining(self) -> None:
-        if self.nodes.has_missing:
-            return
-        if self.nodes.port is None:
-            self._propose_port()
-        elif self.nodes.are_bound():
-            self.edges.timers.cancel("join")
-            self.fleet.shared_env = self.surroundings.build_shared_env(self.nodes.port)
-            self.change(phase=RunPhase.STARTING, gateway_port=self.nodes.port)
-            self.edges.journal.note("run", "NodesJoined", f"gateways listen on port {self.nodes.port}")
-
-    def _propose_port(self) -> None:
-        port = self.nodes.propose_port()
-        if port is None:
-            tried = "; ".join(self.nodes.refusals[-3:])
-            self.teardown.begin(Cause.NOT_READY, f"no port for the gateways could be bound: {tried}")
-            return
-        for view in self.nodes.joined():
-            self.edges.agents.send(view.name, BindGateway(port=port))
-
-    def _keep_services(self) -> None:
-        if self.fleet.take_new_phases() and any(map(self._may_start, self.fleet.pending_count)):
-            self._start_some(find_ready_to_start(self.plan.services, self.fleet.replicas))
-        while self.fleet.launched_again:
-            self._restart_dependants(self.fleet.launched_again.popleft())
-        while self.fleet.exhausted:
-            self._take_exhausted(*self.fleet.exhausted.popleft())
-        if self._failed_any:
-            self._failed_any = False
-            self._give_up_hopeless()
-
-    def _start_some(self, keys: Sequence[str]) -> None:
-        """Start replicas, of very many only some: the rest follows when what happened meanwhile is dealt with."""
-        for key in keys[:STARTS_AT_ONCE]:
-            self.fleet.apply(key, DependenciesReady(incarnation=self.fleet.replicas[key].incarnation))
-        if keys:
-            self.edges.timers.set("start", self.edges.clock.now_s(), RunTimer("start"))
-
-    def _may_start(self, service: str) -> bool:
-        """Say whether it is worth asking which replicas of a service may start: no, while it waits for a count."""
-        return all(
-            self._is_ready(self.fleet.services[edge.service])
-            for edge in self.fleet.services[service].depends_on
-            if edge.condition == "ready" and edge.is_required
-        )
-
-    def _give_up_hopeless(self) -> None:
-        """Before the trainer runs, what can never start ends the run; later it is failed for good, by name."""
-        for key, why in find_hopeless(self.plan.services, self.fleet.replicas).items():
-            if self.state.phase is RunPhase.STARTING:
-                self.teardown.begin(Cause.NOT_READY, f"{key} can never start: {why}")
-                return
-            number = self.fleet.replicas[key].incarnation
-            self.fleet.apply(key, LaunchRefused(number, why, retryable=False))
-
-    def _restart_dependants(self, service: str) -> None:
-        for name in find_restart_dependants(service, self.plan.services):
-            for seat in self.fleet.of_service(name):
-                if seat.replica.phase in (Phase.STARTING, Phase.READY, Phase.UNREADY):
-                    self.fleet.apply(
-                        seat.replica.id,
-                        RestartAsked(seat.replica.incarnation, f"its dependency {service} was started again"),
-                    )
-
-    def _take_exhausted(self, key: str, why: str) -> None:
-        service = self.fleet.services[self.fleet.seats[key].place.service]
-        self._failed_any = True
-        able = sum(seat.replica.phase is not Phase.FAILED for seat in self.fleet.of_service(service.name))
-        text = f"{key} will not be tried again: {why}"
-        if service.on_exhausted is OnExhausted.HOLD:
-            due_s = self.edges.clock.now_s() + self.plan.hold_s
-            self.edges.timers.set(f"hold:{service.name}", due_s, RunTimer(f"hold:{service.name}"))
-        elif service.on_exhausted is OnExhausted.FAIL_RUN and self.state.phase is RunPhase.RUNNING:
-            self.teardown.begin(Cause.FAIL_RUN, text)
-        elif self.state.phase is RunPhase.STARTING and able < service.min_ready:
-            self.teardown.begin(Cause.NOT_READY, text)
-
-    def _is_ready(self, service: ServicePlan) -> bool:
-        return self.fleet.ready_count[service.name] >= service.min_ready
-
-    def unready_services(self) -> list[str]:
-        return [service.name for service in self.plan.services if not self._is_ready(service)]
-
     def _start_trainer_when_ready(self) -> None:
-        if self.unready_services():
+        if not self.upkeep.are_all_ready():
             return
         self.change(phase=RunPhase.RUNNING)
         self.edges.journal.note("run", "ServicesReady", "all services are ready")
         if self.plan.trainer.argv and self.nodes.port is not None:
             self.change(trainer=TrainerState.ASKED)
             self.edges.stub.order(self.surroundings.build_trainer_order(self.nodes.port))
-
-    # --- nodes --------------------------------------------------------------------
-
-    def _lose_node(self, node: str, cause: str) -> None:
-        if self.nodes.views[node].is_lost:
-            return
-        self.nodes.change(node, is_lost=True, lost_cause=cause)
-        self.edges.agents.forget(node)
-        self.fleet.lost_nodes.add(node)
-        self.edges.journal.note(node, "NodeLost", cause)
-        if self.state.phase is not RunPhase.ENDING and (node in self._trainer_nodes() or not self.nodes.live()):
-            self.teardown.begin(Cause.NODE_LOST, f"node {node} was lost: {cause}")
-        for seat in self.fleet.on_node(node):
-            self.fleet.apply(seat.replica.id, NodeLost(seat.replica.incarnation, f"node {node}: {cause}"))
-
-    def _trainer_nodes(self) -> tuple[str, ...]:
-        if not self.plan.trainer.argv:
-            return ()
-        for group in self.plan.groups:
-            if group.name == self.plan.trainer.group:
-                return group.nodes
-        return tuple(self.nodes.views)
 
     # --- operators ------------------------------------------------------------------
 

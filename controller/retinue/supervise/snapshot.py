@@ -8,9 +8,9 @@ from retinue.journal.endpoints import Endpoint, Endpoints
 from retinue.journal.status import JournalStatus, NodeStatus, ReplicaStatus, ServiceStatus, Status, TrainerStatus
 from retinue.journal.verdict import NodeVerdict, ServiceVerdict, TrainerVerdict, Verdict
 from retinue.plan.records import ServicePlan
-from retinue.supervise.fleet import Seat
 from retinue.supervise.nodes import NodeView
 from retinue.supervise.run import Run
+from retinue.supervise.seat import Seat
 from retinue.supervise.trainer import build_service_urls
 from retinue.terms.record import to_plain
 from retinue.terms.replica import Phase
@@ -122,7 +122,7 @@ def build_endpoints(run: Run, record: RunRecord, epoch: int) -> Endpoints:
         services[service.name] = Endpoint(
             kind=service.kind,
             url=urls.get(service.name),
-            ready=run.fleet.ready_count[service.name],
+            ready=run.fleet.counts.ready[service.name],
             wanted=len(service.replicas),
             addresses=() if service.is_http else _find_addresses(run, service),
         )

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from retinue.supervise.fleet import Seat
+from retinue.supervise.seat import Seat
 from retinue.supervise.state import RunState
 from retinue.terms.record import DecodeError, Record, from_json, to_json
 

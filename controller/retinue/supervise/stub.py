@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from retinue.node import kernel
+from retinue.node.wakeup import reap_children
 from retinue.supervise import stub_signals
 from retinue.supervise.stub_children import Child
 from retinue.supervise.stub_end import end_run
@@ -152,13 +153,7 @@ class Stub:
 
     def _reap(self) -> None:
         """Reap every child that ended, adopted orphans too. Nobody else in this process waits for any."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in reap_children():
             if self.watch.child is not None and pid == self.watch.child.pid:
                 self._end_controller(self.watch.child, status)
             self.work.take_exit(pid, status)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from retinue.supervise.stub_bounded import run_bounded
 from retinue.supervise.stub_children import Child
-from retinue.supervise.stub_leftovers import Process, end_left, scan_left
+from retinue.supervise.stub_leftovers import Leftover, end_left, scan_left
 from retinue.supervise.stub_run import say
 from retinue.supervise.stub_table import build_table
 from retinue.supervise.stub_verdict import Facts, build_verdict, find_exit_code, remove_own_dir, write_verdict
@@ -88,7 +88,7 @@ def kill_child(stub: "Stub", child: Child) -> None:
     stub.wait(lambda: not child.is_alive, KILL_LIMIT_S)
 
 
-def scan_bounded(stub: "Stub") -> list[Process]:
+def scan_bounded(stub: "Stub") -> list[Leftover]:
     """Look for what the run has left here.
 
     Reading the environment of a process that hangs in a page fault hangs too; then descendants are found at least.
@@ -99,4 +99,4 @@ def scan_bounded(stub: "Stub") -> list[Process]:
     if answer.problem:
         say(f"cannot look at every process: {answer.problem}")
         return scan_left(me, None, spared, has_commands=False)
-    return [Process(pid, start, cmd) for pid, start, cmd in answer.value]
+    return [Leftover(pid, start, cmd) for pid, start, cmd in answer.value]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retinue.supervise.stub_children import Child
-from retinue.supervise.stub_leftovers import Process
+from retinue.supervise.stub_leftovers import Leftover
 from retinue.supervise.stub_run import Run
 
 VERDICT = "verdict.json"
@@ -61,9 +61,9 @@ class Facts:
         self.nodes: dict[str, dict[str, Any]] = {}
         """Reports of the nodes' outer processes."""
         self.expected: Sequence[str] = ()
-        self.found: Sequence[Process] = ()
+        self.found: Sequence[Leftover] = ()
         """What was left running on this host."""
-        self.survivors: Sequence[Process] = ()
+        self.survivors: Sequence[Leftover] = ()
         self.warnings: list[str] = []
         self.is_dir_left = False
 
@@ -166,8 +166,8 @@ def remove_own_dir(controller_dir: str, node_dir: str) -> None:
         _remove_tree(controller_dir)
     try:
         os.rmdir(node_dir)
-    except (FileNotFoundError, OSError):
-        # Not empty: the node's outer process or its janitor removes what is its own.
+    except OSError:
+        # Gone, or not empty: the node's outer process or its janitor removes what is its own.
         return
 
 

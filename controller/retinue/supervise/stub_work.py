@@ -81,6 +81,8 @@ class Work:
                 stdout=far,
                 stderr=2,
                 keep_fds=(self._stop_fd,) if has_stop_fd else (),
+                # An outer process that we start ourselves: a stop in its first moment must find it able to report.
+                blocked=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if has_stop_fd else (),
             )
         )
         os.close(far)

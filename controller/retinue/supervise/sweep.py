@@ -7,7 +7,6 @@ Never by name, never another user's.
 
 import os
 import shutil
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,8 @@ from pathlib import Path
 from retinue.channel.join import read_join
 from retinue.errors import RetinueError
 from retinue.journal.lock import STALE_S, find_owner, is_owner_alive, release_lock
-from retinue.node.census import build_census, find_left, kill_left
+from retinue.node.census import RUN_ID, build_census, find_left, kill_left
+from retinue.node.scan import kill_pids, list_pids, read_words
 from retinue.plan.records import Plan
 from retinue.supervise.stub_work import LAUNCH_TAG
 from retinue.terms import run as files
@@ -23,8 +23,8 @@ from retinue.terms.record import DecodeError, Record, from_json
 from retinue.terms.run import RunRecord
 
 KILL_LIMIT_S = 10.0
-RUN_TAG = "RETINUE_RUN_ID"
-"""In the environment of everything a keeper or the stub starts for the run."""
+TAGS = (RUN_ID, LAUNCH_TAG)
+"""One of them is in the environment of everything a keeper or the stub starts for the run."""
 SKEW_S = 240.0
 """A lock of another host is old by two clocks, which may differ by this much."""
 
@@ -34,8 +34,8 @@ class Swept(Record, frozen=True):
 
     run_id: str
     run_dir: str
-    is_ended: bool
-    """False: it was left alone, or something would not end."""
+    is_stuck: bool
+    """Something of it would not end."""
     text: str
 
 
@@ -71,15 +71,11 @@ def read_run_dir(node_dir: Path) -> str:
 
 def _find_by_tag() -> Iterator[tuple[str, str]]:
     """Runs that show in the environment of this user's processes."""
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+    for pid in list_pids():
+        if pid == os.getpid():
             continue
-        try:
-            environ = Path(entry.path, "environ").read_bytes()
-        except OSError:
-            continue
-        tags = dict(part.partition(b"=")[::2] for part in environ.split(b"\0"))
-        run_id = tags.get(RUN_TAG.encode()) or tags.get(LAUNCH_TAG.encode()) or b""
+        tags = dict(part.partition(b"=")[::2] for part in read_words(pid, "environ"))
+        run_id = tags.get(RUN_ID.encode()) or tags.get(LAUNCH_TAG.encode()) or b""
         if run_id:
             yield run_id.decode(errors="replace"), tags.get(b"RETINUE_RUN_DIR", b"").decode(errors="replace")
 
@@ -90,25 +86,24 @@ def _sweep_one(run_id: str, run_dir: str, node_dir: Path | None) -> Swept:
         return Swept(run_id, run_dir, False, f"left alone: {why}")
     # A controller carries no tag, and one that lives would start to end things itself.
     controllers = set(_find_roles("controller", run_id))
-    for pid in controllers:
-        _kill(pid)
-    censuses = [build_census({tag: run_id}) for tag in (RUN_TAG, LAUNCH_TAG)]
+    kill_pids(controllers)
+    censuses = [build_census({tag: run_id}) for tag in TAGS]
     ended = controllers.union(*map(find_left, censuses))
     left = {pid for census in censuses for pid in kill_left(census, lambda: None, KILL_LIMIT_S)}
     if left:
-        return Swept(run_id, run_dir, False, f"would not end: pids {', '.join(map(str, sorted(left)))}")
+        return Swept(run_id, run_dir, True, f"would not end: pids {', '.join(map(str, sorted(left)))}")
     if node_dir is not None:
         shutil.rmtree(node_dir, ignore_errors=True)
     if run_dir:
         release_lock(Path(run_dir) / files.LOCK, run_id)
     what = f"{len(ended)} processes ended" + (f", {node_dir} removed" if node_dir else "")
-    return Swept(run_id, run_dir, True, what)
+    return Swept(run_id, run_dir, False, what)
 
 
 def _find_reason_to_keep(run_id: str, run_dir: str, node_dir: Path | None) -> str:
     """Say why a run must not be touched; empty when it is dead."""
     if not run_dir:
-        is_empty = not any(find_left(build_census({tag: run_id})) for tag in (RUN_TAG, LAUNCH_TAG))
+        is_empty = not any(find_left(build_census({tag: run_id})) for tag in TAGS)
         return "" if is_empty else "its processes do not say where its run directory is"
     lock = Path(run_dir) / files.LOCK
     owner = find_owner(lock)
@@ -147,23 +142,16 @@ def _read_job(node_dir: Path | None) -> str | None:
 
 def _find_roles(role: str, run_id: str) -> Iterator[int]:
     """Find a run's stub or controllers: untagged, they are the caller's own, but their argv names the run's record."""
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
+    for pid in list_pids():
+        argv = read_words(pid, "cmdline")
+        if argv[2:5] != [b"-m", b"retinue", role.encode()] or f"-{run_id}/".encode() not in argv[5]:
             continue
         try:
-            argv = Path(entry.path, "cmdline").read_bytes().split(b"\0")
-            is_mine = entry.stat().st_uid == os.getuid()
+            is_mine = os.stat(f"/proc/{pid}").st_uid == os.getuid()
         except OSError:
             continue
-        if is_mine and argv[2:5] == [b"-m", b"retinue", role.encode()] and f"-{run_id}/".encode() in argv[5]:
-            yield int(entry.name)
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+        if is_mine:
+            yield pid
 
 
 def render_sweep(swept: list[Swept]) -> list[str]:

@@ -104,9 +104,9 @@ class Teardown:
 
     def _next_to_stop(self) -> list[str]:
         run = self.run
-        if run.fleet.live_count.keys() == self._asked_while:
+        if run.fleet.counts.live.keys() == self._asked_while:
             return []
-        self._asked_while = set(run.fleet.live_count)
+        self._asked_while = set(run.fleet.counts.live)
         lanes = next_to_stop(run.plan.stop_lanes, run.plan.services, run.fleet.replicas)
         return [key for key in lanes if key not in self._asked]
 

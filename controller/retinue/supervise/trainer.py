@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from retinue.allocation.nodelist import compress_nodelist
+from retinue.node.environment import ALWAYS_DIRECT, extend_no_proxy
 from retinue.plan.records import Plan
 from retinue.terms import run as files
 from retinue.terms.record import Record
 from retinue.terms.run import RunRecord
-
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Surroundings(Record, frozen=True):
@@ -81,11 +79,5 @@ def build_trainer_environment(
     env = {**caller, **build_shared_environment(plan, record, gateway_port), "RETINUE_NODE_DIR": record.node_dir}
     nodes = tuple(node.name for node in plan.allocation.nodes)
     for name in ("no_proxy", "NO_PROXY"):
-        env[name] = extend_no_proxy(env.get(name, ""), (*LOOPBACK, *nodes))
+        env[name] = extend_no_proxy(env.get(name, ""), (*ALWAYS_DIRECT, *nodes))
     return env
-
-
-def extend_no_proxy(value: str, hosts: tuple[str, ...]) -> str:
-    """Add hosts to a comma-separated list that may have them already."""
-    have = [item.strip() for item in value.split(",") if item.strip()]
-    return ",".join(dict.fromkeys([*have, *hosts]))

@@ -7,7 +7,6 @@ so the kernel ends every check with it. Works as an ordinary user, also inside t
 import os
 import select
 import signal
-from dataclasses import dataclass
 
 from retinue.checks.jail import syscalls
 from retinue.node import kernel
@@ -21,19 +20,10 @@ _WARM = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Inner:
-    """What the working half holds of its namespaces."""
-
-    self_fd: int
-    """A pidfd of itself: the way back to its own pid namespace after each child's was made."""
-    proc_fd: int
-    """The /proc of outside, for what it reads about itself; no child keeps it."""
-
-
-def enter_namespaces() -> Inner:
+def enter_namespaces() -> int:
     """Become pid 1 of new user, mount, net, ipc, uts and pid namespaces; the caller's process stays as outer half.
 
+    Shape:  a pidfd of the caller: the way back to its own pid namespace after each child's was made.
     The outer half ends with the same code when the inner one does, and takes it along when it dies.
     Errors: OSError when the kernel or the site refuses; the caller is then half confined and must end.
     """
@@ -58,7 +48,7 @@ def enter_namespaces() -> Inner:
     if poller.poll(0):
         os._exit(1)
     os.close(read_fd)
-    return Inner(kernel.open_pidfd(os.getpid()), syscalls.copy_tree("/proc"))
+    return kernel.open_pidfd(os.getpid())
 
 
 def _wait_outside(pid: int, write_fd: int) -> None:
@@ -69,23 +59,12 @@ def _wait_outside(pid: int, write_fd: int) -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def fork_in_namespace(inner: Inner) -> int:
+def fork_in_namespace(self_fd: int) -> int:
     """Fork a child that is pid 1 of a pid namespace of its own; 0 in the child, its pid here in the parent."""
     # A second unshare without the way back is refused: the first one's namespace is still waiting, or over.
-    syscalls.set_namespace(inner.self_fd, syscalls.CLONE_NEWPID)
+    syscalls.set_namespace(self_fd, syscalls.CLONE_NEWPID)
     syscalls.unshare(syscalls.CLONE_NEWPID)
     return os.fork()
-
-
-def leave_shared() -> None:
-    """Give a child mounts and ipc of its own, while it still may mount."""
-    syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC)
-
-
-def leave_parents_users() -> None:
-    """Put a child into a user namespace of its own, without any id mapped: its processes are counted alone,
-    and the mounts it has seen so far are not its to change. It still has every capability in there."""
-    syscalls.unshare(syscalls.CLONE_NEWUSER)
 
 
 def _write(path: str, text: str) -> None:

@@ -65,12 +65,9 @@ def change_root() -> None:
     os.chdir("/")
 
 
-def mount_private_tmp(view: View, size_bytes: int) -> None:
-    """Give the caller's own mount namespace an empty writable /tmp; only what Python needs below it stays."""
-    kept = {path: syscalls.copy_tree(path) for path in view.find_shown_below(TMP)}
-    inodes_count = max(64, min(size_bytes // 4096, 4096)) + 16 * len(kept)
-    syscalls.mount("tmp", TMP, "tmpfs", _SEALED, f"size={size_bytes},nr_inodes={inodes_count},mode=0700")
-    for path, tree in kept.items():
+def restore(trees: dict[str, int]) -> None:
+    """Attach copies of what was below a directory that has just been covered."""
+    for path, tree in trees.items():
         _make_place(tree, path)
         _attach(tree, path)
 
@@ -91,7 +88,10 @@ def remount_read_only() -> None:
         flags = sum(flag for word, flag in _FLAGS.items() if word in options)
         try:
             syscalls.mount(
-                None, path, None, flags | syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | syscalls.MS_NOSUID
+                None,
+                path,
+                None,
+                flags | syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | syscalls.MS_NOSUID,
             )
         except OSError as error:
             # Covered by another mount, or below a directory that is not for us: out of reach for a check too.
@@ -157,4 +157,3 @@ def _touch(path: str) -> None:
 def _attach(tree: int, path: str) -> None:
     syscalls.attach_tree(tree, path)
     os.close(tree)
-

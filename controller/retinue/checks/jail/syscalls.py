@@ -7,11 +7,14 @@ function raises OSError with the kernel's errno.
 import ctypes
 import os
 import struct
+from collections.abc import Callable, Sequence
 
 # PyDLL keeps the GIL: nothing here waits for long, and a release per call is what a fork ahead pays for.
 _LIBC = ctypes.PyDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
 _LIBC.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+_PRCTL_POINTER = _LIBC["prctl"]
+_PRCTL_POINTER.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -28,10 +31,11 @@ _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID = 1, 2
 
-_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
+_PR_SET_PDEATHSIG, _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 1, 23, 24
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
-_EINVAL = 22
+_CLOSE_RANGE, _LAST_FD = 436, 0xFFFFFFFF
 
 
 def _check(result: int) -> int:
@@ -46,7 +50,8 @@ def call(number: int, *arguments: int | bytes | None) -> int:
     return _check(
         int(
             _LIBC.syscall(
-                ctypes.c_long(number), *(ctypes.c_long(a) if isinstance(a, int) else ctypes.c_char_p(a) for a in arguments)
+                ctypes.c_long(number),
+                *(ctypes.c_long(a) if isinstance(a, int) else ctypes.c_char_p(a) for a in arguments),
             )
         )
     )
@@ -91,16 +96,9 @@ def make_tree_read_only(path: str) -> None:
     call(_MOUNT_SETATTR, _AT_FDCWD, path.encode(), _AT_RECURSIVE, attributes, len(attributes))
 
 
-def drop_capabilities() -> None:
-    """Give up every capability of the caller, and the bounding set, for ever."""
-    for capability in range(64):
-        if _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
-            number = ctypes.get_errno()
-            if number == _EINVAL:  # Past the last one that this kernel knows.
-                break
-            raise OSError(number, os.strerror(number))
-    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
-    _check(int(_LIBC.capset(ctypes.c_char_p(header), ctypes.c_char_p(bytes(24)))))
+def read_last_capability() -> int:
+    """The highest capability this kernel knows. Source: PR_CAPBSET_READ is EINVAL beyond."""
+    return max(number for number in range(64) if _LIBC.prctl(_PR_CAPBSET_READ, number, 0, 0, 0) >= 0)
 
 
 def forbid_new_privileges() -> None:
@@ -115,8 +113,62 @@ def forbid_dumps() -> None:
 
 def install_filter(program: bytes) -> None:
     """Apply a seccomp filter (packed struct sock_filter array) to the caller and all it starts."""
-    code = ctypes.create_string_buffer(program, len(program))
-    # struct sock_fprog { unsigned short len; struct sock_filter *filter; }
-    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(code))
-    buffer = ctypes.create_string_buffer(header, len(header))
-    _check(int(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(buffer), 0, 0)))
+    run([step_install_filter(program)])
+
+
+# --- steps: a call with its arguments made ready, for where every touched page of memory is a copy ---
+
+Step = tuple[str, Callable[..., int], tuple[object, ...]]
+"""(what it is for, the C function, its arguments): a negative result is an error."""
+
+
+def run(steps: Sequence[Step]) -> None:
+    """Make the calls in order.
+
+    Errors: OSError of the first that fails, its purpose in the words.
+    """
+    for purpose, function, arguments in steps:
+        if function(*arguments) < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"{purpose}: {os.strerror(number)}")
+
+
+def step_death_signal(number: int) -> Step:
+    return "death signal", _LIBC.prctl, (_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def step_new_session() -> Step:
+    return "own session", _LIBC.setsid, ()
+
+
+def step_unshare(purpose: str, flags: int) -> Step:
+    return purpose, _LIBC.unshare, (flags,)
+
+
+def step_mount_tmpfs(path: str, flags: int, options: str) -> Step:
+    return f"own {path}", _LIBC.mount, (b"tmpfs", path.encode(), b"tmpfs", ctypes.c_ulong(flags), options.encode())
+
+
+def step_close_from(first: int) -> Step:
+    return "closing descriptors", _LIBC.syscall, tuple(ctypes.c_long(a) for a in (_CLOSE_RANGE, first, _LAST_FD, 0))
+
+
+def steps_drop_capabilities() -> list[Step]:
+    """Give up every capability of the caller, and the bounding set, for ever."""
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    bounding: list[Step] = [
+        ("bounding set", _LIBC.prctl, (_PR_CAPBSET_DROP, number, 0, 0, 0))
+        for number in range(read_last_capability() + 1)
+    ]
+    return [*bounding, ("capabilities", _LIBC.capset, (ctypes.c_char_p(header), ctypes.c_char_p(bytes(24))))]
+
+
+def step_install_filter(program: bytes) -> Step:
+    """Apply a seccomp filter; the step holds the memory that it is read from."""
+    size = struct.calcsize("@HP")
+    buffer = ctypes.create_string_buffer(size + len(program))
+    # struct sock_fprog { unsigned short len; struct sock_filter *filter; }, and the filter right behind it.
+    ctypes.memmove(
+        buffer, struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer) + size) + program, len(buffer)
+    )
+    return "system call filter", _PRCTL_POINTER, (_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, buffer)

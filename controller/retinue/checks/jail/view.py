@@ -37,13 +37,17 @@ class View:
     """Absolute paths that Python needs; those below a hidden one are bound back."""
 
     def find_bound_back(self) -> list[str]:
-        """The shown paths that would be gone with a hidden one."""
-        return [path for path in self.shown if any(is_below(path, hidden) for hidden in self.hidden)]
+        """The shown paths that would be gone with a hidden one: those whose nearest named parent is hidden."""
+        return [path for path in self.shown if self._find_parent(path) in self.hidden]
 
     def find_shown_below(self, path: str) -> list[str]:
         """The shown paths strictly below a path, outermost only."""
         below = [shown for shown in self.shown if is_below(shown, path)]
         return [shown for shown in below if not any(is_below(shown, other) for other in below)]
+
+    def _find_parent(self, path: str) -> str:
+        parents = [other for other in (*self.hidden, *self.shown) if is_below(path, other)]
+        return max(parents, key=len, default="")
 
 
 def build_view(hide: Iterable[str], environ: Mapping[str, str]) -> View:

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - punctuation of other scripts is counted here
 """The constraints of `instruction`: what each may say, and whether a text keeps it.
 
 Counting rules are plain and written down, so that a person counts the same.
@@ -6,12 +7,14 @@ Pure: text and constraint in, a complaint or nothing out.
 
 import json
 import re
-from typing import Literal
+from typing import Literal, NoReturn
 
 from retinue.terms.record import Record
 
 _WORD = re.compile(r"\w+(?:['’\-]\w+)*")
-_SENTENCE_END = re.compile(r"(?<!\bMr)(?<!\bMrs)(?<!\bDr)(?<!\be\.g)(?<!\bi\.e)[.!?…。！？]+[\"'”’)\]]*(?=\s|$)|(?<=[。！？])")
+_SENTENCE_END = re.compile(
+    r"(?<!\bMr)(?<!\bMrs)(?<!\bDr)(?<!\be\.g)(?<!\bi\.e)[.!?…。！？]+[\"'”’)\]]*(?=\s|$)|(?<=[。！？])"
+)
 _BULLET = re.compile(r"^[ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t]+\S", re.MULTILINE)
 _COMMAS = re.compile(r"[,，、]")
 
@@ -184,10 +187,14 @@ def _is_json(response: str) -> bool:
     text = response.strip()
     fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n```", text, re.DOTALL)
     try:
-        json.loads(fenced.group(1) if fenced else text)
+        json.loads(fenced.group(1) if fenced else text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
 
 
 def _has_case(response: str, case: str) -> bool:

@@ -96,7 +96,7 @@ def _extract(response: str, options: ExactOptions) -> str | None:
         case "last_line":
             return find_last_line(response)
         case "boxed":
-            return (find_boxed(response) or [None])[-1]
+            return next(reversed(find_boxed(response)), None)
         case "answer":
             return find_tag(response, "answer")
 

@@ -14,17 +14,18 @@ from typing import Any, Literal, NoReturn
 from jsonschema import validators
 from jsonschema.exceptions import SchemaError, best_match
 from jsonschema.validators import Draft202012Validator
-from referencing import Registry
+from jsonschema_specifications import REGISTRY
+from referencing import Resource
 from referencing.exceptions import Unresolvable
-from referencing.jsonschema import EMPTY_REGISTRY
+from referencing.jsonschema import DRAFT202012
 
 from retinue.checks.plugin import Score, Unverifiable
 from retinue.checks.verifiers.extract import find_fence
-from retinue.checks.verifiers.options import quote, read_options
+from retinue.checks.verifiers.options import clean, quote, read_options
 from retinue.terms.record import Record
 
 _PROBES: tuple[Any, ...] = (None, {}, [], "", 0)
-"""Values that are validated once in `prepare`: a `$ref` that is nowhere, or that leads to itself, shows then."""
+"""Values that are validated once in `prepare`: a `$ref` that leads to itself shows then."""
 
 
 class JsonOptions(Record, frozen=True, forbid_unknown_fields=True):
@@ -61,12 +62,12 @@ def prepare(gold: Any, args: dict[str, Any]) -> JsonGold:
     try:
         kind.check_schema(schema)
     except SchemaError as error:
-        raise Unverifiable(f"schema is wrong at {quote(error.json_path)}: {quote(error.message)}") from None
+        raise Unverifiable(f"schema is wrong at {clean(error.json_path)}: {clean(error.message)}") from None
     # A registry of our own: jsonschema's default one fetches what it does not know from the network.
-    registry: Registry[Any] = EMPTY_REGISTRY
-    checker = kind.FORMAT_CHECKER if options.formats else None
-    validator = kind(schema, registry=registry, format_checker=checker)
+    validator = kind(schema, registry=REGISTRY, format_checker=kind.FORMAT_CHECKER if options.formats else None)
+    root = Resource.from_contents(schema, default_specification=DRAFT202012)
     try:
+        _follow_references(root, REGISTRY.resolver_with_root(root), set())
         for probe in _PROBES:
             validator.is_valid(probe)
     except Unresolvable as error:
@@ -74,6 +75,21 @@ def prepare(gold: Any, args: dict[str, Any]) -> JsonGold:
     except RecursionError:
         raise Unverifiable("schema has a $ref that leads to itself") from None
     return JsonGold(validator, gold if is_shared else None, options)
+
+
+def _follow_references(resource: Resource[Any], resolver: Any, seen: set[int]) -> None:
+    """Look up every `$ref` now: one found missing while a response is checked would let the policy choose `rejected`."""
+    contents = resource.contents
+    if not isinstance(contents, dict) or id(contents) in seen:
+        return
+    seen.add(id(contents))
+    for key in ("$ref", "$dynamicRef"):
+        if isinstance(contents.get(key), str):
+            found = resolver.lookup(contents[key])
+            target = Resource.from_contents(found.contents, default_specification=DRAFT202012)
+            _follow_references(target, found.resolver, seen)
+    for part in resource.subresources():
+        _follow_references(part, resolver.in_subresource(part), seen)
 
 
 def _read_schema(gold: Any) -> dict[str, Any] | bool:
@@ -105,13 +121,11 @@ def check(response: str, gold: Any, args: dict[str, Any]) -> Score:
     except NotJson as error:
         return 0.0, str(error)
     try:
-        error = best_match(prepared.validator.iter_errors(value))
-    except Unresolvable as unresolved:
-        raise Unverifiable(f"schema refers to {quote(unresolved.ref)}, which is not in it") from None
+        worst = best_match(prepared.validator.iter_errors(value))
     except RecursionError:
         return 0.0, "the JSON is nested too deeply"
-    if error is not None:
-        return 0.0, f"{error.json_path}: {quote(error.message)}"
+    if worst is not None:
+        return 0.0, f"{clean(worst.json_path)}: {clean(worst.message)}"
     if prepared.expected is not None and not is_equal(value, prepared.expected):
         return 0.0, f"valid, but {quote(json.dumps(value))} is not {quote(json.dumps(prepared.expected))}"
     return 1.0, "valid" if prepared.expected is None else "valid and equal"

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - the look-alikes of minus and times are what is translated here
 """Finds numbers in text and reads them exactly.
 
 Values are fractions, so nothing is rounded before a tolerance is asked for.
@@ -27,8 +28,10 @@ def _build_pattern(thousands: str, point: str, has_units: bool) -> re.Pattern[st
     decimal = rf"(?:{whole}(?:{p}(?P<decimals>\d*))?|{p}(?P<only>\d+))"
     frac = r"\\[dtc]?frac\s*\{\s*(?P<top>-?\d+)\s*\}\s*\{\s*(?P<bottom>\d+)\s*\}"
     slash = r"(?:\s+(?P<over>\d+)|)\s?/\s?(?P<under>\d+)(?![\d/])"
-    value = rf"(?:(?P<mixed>\d+)?\s*{frac}|{decimal}(?:{slash}|{_POWER})?)"
-    after = _UNIT if has_units else r"(?![^\W\d_])"
+    ten = r"10\s?\^\s?\{?(?P<ten>[+-]?\d+)\}?"
+    # Atomic: a number that may not stand where it does (`12km`, `12^3`) must not be found as a shorter one.
+    value = rf"(?>{ten}|(?P<mixed>\d+)?\s*{frac}|{decimal}(?:{slash}|{_POWER})?)"
+    after = _UNIT if has_units else r"(?![^\W_]|\s?\^)"
     return re.compile(rf"(?<![\w.^\\])(?<!\^\{{){_SIGN}\s?\$?{value}\s*(?P<percent>\\?%|percent\b)?{after}")
 
 
@@ -71,11 +74,11 @@ def read_number(match: re.Match[str]) -> Quantity:
     """
     part = match.groupdict()
     text = match.group().strip()
-    power = int((part["power"] or part["exponent"] or "0")[:12])
+    power = int((part["power"] or part["exponent"] or part["ten"] or "0")[:12])
     if abs(power) > EXPONENT_MAX or max(map(len, filter(None, part.values())), default=0) > DIGITS_MAX:
         raise OutOfRange("a number of more than 4,000 digits, or beyond 1e400")
     value = _read_value({name: found or "" for name, found in part.items()}) * Fraction(10) ** power
-    is_integer = not any(part[name] for name in ("decimals", "only", "top", "under", "power", "exponent"))
+    is_integer = not any(part[name] for name in ("decimals", "only", "top", "under", "power", "exponent", "ten"))
     signed = -value if part["sign"] == "-" else value
     return Quantity(text, signed, bool(part["percent"]), is_integer)
 
@@ -85,7 +88,7 @@ def _read_value(part: dict[str, str]) -> Fraction:
         raise OutOfRange("a fraction over zero")
     if part["top"]:
         return int(part["mixed"] or "0") + Fraction(int(part["top"]), int(part["bottom"]))
-    digits = re.sub(r"\D", "", part["whole"])
+    digits = "1" if part["ten"] else re.sub(r"\D", "", part["whole"])
     decimals = part["decimals"] or part["only"]
     value = Fraction(int(digits + decimals or "0"), 10 ** len(decimals))
     if part["over"]:

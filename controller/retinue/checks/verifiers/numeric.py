@@ -62,14 +62,15 @@ def _read_gold(gold: Any, options: NumericOptions) -> Quantity:
     point = options.point if isinstance(gold, str) else "."
     try:
         text = str(gold).strip()
-        found = find_numbers(text, point, options.units)
-        if len(found) != 1 or len(found[0].group().strip()) != len(text):
-            raise Unverifiable(f"gold {quote(text)} is not a number")
+    except ValueError:
+        raise Unverifiable("gold has more than 4,300 digits; `math` compares such numbers") from None
+    found = find_numbers(text, point, options.units)
+    if len(found) != 1 or len(found[0].group().strip()) != len(text):
+        raise Unverifiable(f"gold {quote(text)} is not a number")
+    try:
         return read_number(found[0])
     except OutOfRange as error:
-        raise Unverifiable(f"gold {quote(gold)}: {error}") from None
-    except ValueError as error:
-        raise Unverifiable(f"gold cannot be read: {error}") from None
+        raise Unverifiable(f"gold {quote(text)}: {error}") from None
 
 
 def check(response: str, gold: Any, args: dict[str, Any]) -> Score:

@@ -27,14 +27,19 @@ def read_options(args: dict[str, Any], kind: type[Options]) -> Options:
 
 
 def quote(text: object) -> str:
-    """Put someone else's text into a reason: short, one line, and nothing in it that cannot be sent.
+    """Quote someone else's text in a reason, as `clean` makes it."""
+    return f"'{clean(text)}'"
+
+
+def clean(text: object) -> str:
+    """Make of someone else's text something short, on one line, and with nothing in it that cannot be sent.
 
     Lone surrogates and control characters are escaped; a policy may print any of them.
     """
     shown = str(text)
     if len(shown) > QUOTED_MAX:
         shown = f"{shown[: QUOTED_MAX // 2]}…{shown[-QUOTED_MAX // 2 :]}"
-    return "'" + "".join(_escape(char) for char in shown) + "'"
+    return "".join(_escape(char) for char in shown)
 
 
 def _escape(char: str) -> str:

@@ -37,7 +37,7 @@ _FORMULA_CONFIG = (
     ExprExtractionConfig(),
 )
 """Keeps units: the library takes the h of `2\\pi r h` for hours."""
-_COMMAND = re.compile(r"\\[a-zA-Z]+")
+_COMMAND = re.compile(r"\\(?:begin|end)\{[a-zA-Z]+\*?\}|\\[a-zA-Z]+")
 _LETTER = re.compile(r"[a-zA-Z]|[^\x00-\x7f]")
 _VARIABLE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
 _WORDS = re.compile(r"\\(?:text|textbf|mathrm)\s*\{[^{}]*\}")

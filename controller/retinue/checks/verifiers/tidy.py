@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - the look-alikes of LaTeX commands are what is translated here
 r"""Writes an answer the way math-verify reads it rightly.
 
 Each row is something models write and the library misreads, most of them as a
@@ -68,7 +69,12 @@ _REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile(rf"(?<=\d){_SPACES}(?=\d{{3}}(?!\d))"), ""),
     (re.compile(r"(?<![\d.])(\d{1,3})((?: \d{3})+)(?!\d)"), lambda match: match.group().replace(" ", "")),
     # Numbers.
-    (re.compile(r"(?<!\d)(?P<sign>-?)(?P<whole>\d{0,40})\.(?P<fixed>\d{0,40})\\(?:overline|bar)\{?(?P<period>\d{1,40})\}?"), _repeat),
+    (
+        re.compile(
+            r"(?<!\d)(?P<sign>-?)(?P<whole>\d{0,40})\.(?P<fixed>\d{0,40})\\(?:overline|bar)\{?(?P<period>\d{1,40})\}?"
+        ),
+        _repeat,
+    ),
     (re.compile(r"^([+-]?\d+(?:\.\d+)?)[eE]([+-]?\d+)$"), r"\1\\times 10^{\2}"),
     (re.compile(r"√\s*(\d+|[a-zA-Z])"), r"\\sqrt{\1}"),
     (re.compile(r"√\s*[({]([^(){}]*)[)}]"), r"\\sqrt{\1}"),
@@ -87,12 +93,13 @@ _REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile(r"\\land(?![a-zA-Z])|\\wedge(?![a-zA-Z])"), r"\\text{ and }"),
     (re.compile(r"^\\\{\s*[a-z]\s*(?:\\in\s*\\mathbb\{R\}\s*)?(?:\\mid|\\colon|:|\|)(.*)\\\}$"), r"\1"),
     # Congruences.
-    (re.compile(r"\\pmod\s*\{[^{}]*\}|\(\s*\\(?:b)?mod\s*[^()]*\)"), ""),
+    (re.compile(r"\\pmod\s*(?:\{[^{}]*\}|\d+)|\(\s*\\(?:b)?mod\s*[^()]*\)"), ""),
     (re.compile(r"^.*\\equiv"), ""),
     # Systems: one equation a line.
     (re.compile(r"\\(?:begin|end)\{(?:cases|aligned|align\*?|gathered)\}|&(?==)"), ""),
 ]
 
+_TWICE_BRACKETED = re.compile(r"\(\s*\(([^()]*)\)\s*\)")
 _ROW_END = re.compile(r"\\\\(?![a-zA-Z]{2})")
 _PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\{)?\s*percent\s*\}?)\s*$")
 _LONG_INTEGER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)")
@@ -104,6 +111,8 @@ def tidy_latex(text: str) -> str:
     tidy = text.translate(_GLYPHS).strip()
     for pattern, replacement in _REWRITES:
         tidy = pattern.sub(replacement, tidy)
+    while (once := _TWICE_BRACKETED.sub(r"(\1)", tidy)) != tidy:
+        tidy = once  # twenty brackets around a number take the parser five seconds
     if r"\begin{" not in tidy:
         tidy = _ROW_END.sub(", ", tidy)
     return tidy.strip().rstrip(".,;").strip()

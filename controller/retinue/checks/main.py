@@ -1,0 +1,151 @@
+"""`python -m retinue.checks`: the checks service of one node, as a process.
+
+Serves on loopback and on a unix socket that only its user can use. SIGTERM: takes no
+more, gives what runs two seconds, answers the rest that it stops, and exits 0.
+"""
+
+import argparse
+import asyncio
+import importlib
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from aiohttp import web
+
+from retinue.checks.doors import BACKLOG, Doors, name_socket
+from retinue.checks.host import Host, open_host
+from retinue.checks.plugins import BUILTIN
+from retinue.checks.records import Limits, WarmConfig
+from retinue.checks.server import Desk
+from retinue.checks.settings import Settings, count_cpus, parse_duration, parse_size, parse_verifier
+from retinue.checks.warm_link import WARM_ARGV
+from retinue.errors import PermanentError, RetinueError
+
+HIDDEN = ("RETINUE_NODE_DIR", "RETINUE_RUN_DIR", "RETINUE_TOKEN_FILE", "SLURM_TMPDIR", "TMPDIR", "XDG_RUNTIME_DIR")
+"""Environment names of what no check may see."""
+DRAIN_S = 2.0
+END_S = 0.5
+"""How long answers may take to be written once every check has its outcome."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the service until it is told to stop; returns the exit code."""
+    words = build_parser().parse_args(argv)
+    try:
+        settings = build_settings(words, os.environ)
+        doors = Doors(words.host, words.port, words.unix)
+    except (ValueError, OSError) as error:
+        print(f"retinue checks: cannot start: {error}", file=sys.stderr)
+        return PermanentError.exit_code if isinstance(error, OSError) else 2
+    _raise_descriptor_limit()
+    with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
+        is_broken = runner.run(serve(settings, doors))
+    return RetinueError.exit_code if is_broken else 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the command line; everything in it is a parameter of templates/checks.yaml too."""
+    parser = argparse.ArgumentParser(prog="python -m retinue.checks", allow_abbrev=False, description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, help="port to listen on; 0: any, written to $RETINUE_PORT_FILE")
+    parser.add_argument("--unix", metavar="PATH", help="unix socket to listen on, 0600")
+    parser.add_argument("--workers", type=int, help="checks that run at once; default: the CPUs it may use")
+    parser.add_argument("--timeout", type=_typed(parse_duration), default=10.0, help="wall and CPU limit of one check")
+    parser.add_argument("--memory", type=_typed(parse_size), default=2 * 2**30, help="memory limit of one check")
+    parser.add_argument("--queue", type=int, default=10_000, help="checks that wait at most; then 429")
+    parser.add_argument(
+        "--verifier", type=_typed(parse_verifier), action="append", default=[], metavar="NAME=MODULE:FUNCTION",
+        help="a verifier of your own; may be given often",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plugin-path", action="append", default=[], metavar="DIR", help="directory to import verifiers from"
+    )
+    return parser
+
+
+def build_settings(words: argparse.Namespace, env: Mapping[str, str]) -> Settings:
+    """Put together what the command line and the run's environment say.
+
+    Errors: ValueError says which word has no meaning.
+    """
+    if words.port is None and words.unix is None:
+        raise ValueError("nowhere to listen; give --port, --unix or both")
+    workers = count_cpus() if words.workers is None else words.workers
+    for name, value in (("--workers", workers), ("--queue", words.queue)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; it is at least 1")
+    replica = env.get("RETINUE_REPLICA", "")
+    hide = [env[name] for name in HIDDEN if env.get(name)]
+    config = WarmConfig(
+        verifiers=BUILTIN | dict(words.verifier),
+        path=[str(Path(directory).absolute()) for directory in words.plugin_path],
+        limits=Limits(wall_s=words.timeout, cpu_s=words.timeout, memory_bytes=words.memory),
+        hide=hide,
+    )
+    return Settings(
+        config=config,
+        workers=workers,
+        queue=words.queue,
+        service=replica.partition("/")[0] or "checks",
+        node=env.get("RETINUE_NODE", "") or socket.gethostname(),
+        incarnation=f"{replica}#{env.get('RETINUE_INCARNATION', '')}" if replica else "",
+    )
+
+
+async def serve(settings: Settings, doors: Doors, warm_argv: Sequence[str] = WARM_ARGV) -> bool:
+    """Serve at these doors until SIGTERM or SIGINT; True when it ended because it broke."""
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[None] = loop.create_future()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: told.done() or told.set_result(None))
+    async with open_host(settings, warm_argv) as host:
+        runner = web.ServerRunner(Desk(host).build_server(), shutdown_timeout=END_S)
+        await runner.setup()
+        sites = [web.SockSite(runner, sock, backlog=BACKLOG) for sock in doors.sockets]
+        try:
+            for site in sites:
+                await site.start()
+            names = ", ".join(name_socket(sock) for sock in doors.sockets)
+            print(f"retinue checks: listening on {names}", file=sys.stderr, flush=True)
+            await asyncio.wait([told, host.failed], return_when=asyncio.FIRST_COMPLETED)
+            await _stop(host, sites)
+            return host.failed.done()
+        finally:
+            await runner.cleanup()
+            doors.close()
+
+
+async def _stop(host: Host, sites: Sequence[web.SockSite]) -> None:
+    for site in sites:
+        await site.stop()
+    await host.drain(DRAIN_S)
+
+
+def _typed(parse: Callable[[str], object]) -> Callable[[str], object]:
+    def convert(text: str) -> object:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+def _raise_descriptor_limit() -> None:
+    """Two descriptors a child, one a caller: the usual soft limit of 1,024 is soon reached."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's loop where the `speed` extra is installed."""
+    try:
+        uvloop = importlib.import_module("uvloop")
+    except ImportError:
+        return None
+    return uvloop.new_event_loop  # type: ignore[no-any-return]

@@ -1,0 +1,131 @@
+"""The nodes' coming and going: who joins, which port their gateways agree on, what follows when one is lost."""
+
+from typing import TYPE_CHECKING
+
+from retinue.channel.messages import (
+    Beat,
+    BindGateway,
+    FromAgent,
+    GatewayBound,
+    GatewayFacts,
+    Hello,
+    NodeEnding,
+    NodeNote,
+)
+from retinue.supervise.ending import Cause
+from retinue.supervise.happenings import RunTimer, StubHello
+from retinue.supervise.state import RunPhase
+from retinue.terms.replica import NodeLost
+
+if TYPE_CHECKING:
+    from retinue.supervise.run import Run
+
+
+class Attendance:
+    """The half of a run that is about its nodes."""
+
+    def __init__(self, run: "Run") -> None:
+        self.run = run
+
+    def take_hello(self, hello: StubHello) -> None:
+        """Order the launch of all nodes, unless an earlier controller has; then expect them back."""
+        run = self.run
+        if hello.starts > 1:
+            for node in run.nodes.live():
+                run.edges.agents.expect(node)
+        for node, report in hello.nodes.items():
+            run.nodes.change(node, report=report)
+        if hello.launch is None and run.state.ending is None:
+            run.change(is_launched=True)
+            run.edges.stub.order(run.edges.launch_order)
+            run.edges.timers.set("join", run.edges.clock.now_s() + run.plan.join_timeout_s, RunTimer("join"))
+
+    def take_join(self, node: str, hello: Hello) -> None:
+        """Take in a node whose agent has connected, with all that runs there."""
+        run = self.run
+        run.nodes.change(node, hello=hello, gateway_port=hello.gateway_port)
+        run.edges.journal.note(node, "AgentJoined", f"agent start {hello.agent_starts}, pid {hello.host_pid}")
+        run.fleet.reconcile(node, hello.observed)
+
+    def take_message(self, node: str, message: FromAgent) -> None:
+        """Take what an agent says of its node."""
+        run = self.run
+        match message:
+            case Beat():
+                run.nodes.change(node, beat=message)
+            case GatewayFacts():
+                run.nodes.take_facts(node, message)
+            case GatewayBound(port=port, is_bound=is_bound, holder=holder):
+                if is_bound:
+                    run.nodes.change(node, gateway_port=port)
+                elif port == run.nodes.port:
+                    run.nodes.refuse_port(node, port, holder)
+                    self._propose_port()
+            case NodeNote(what=what, reason=reason):
+                run.edges.journal.note(node, what, reason)
+            case NodeEnding(reason=reason):
+                run.edges.journal.note(node, "NodeEnding", reason)
+
+    def take_leave(self, node: str) -> None:
+        """An agent that leaves comes back, but not at the end of the run."""
+        if self.run.state.phase is RunPhase.ENDING or self.run.state.ending_is(Cause.STUB_LOST):
+            self.lose(node, "its agent left while the run ended")
+
+    def take_launch_end(self, how: str) -> None:
+        """Without their launch no node is left."""
+        for node in self.run.nodes.live():
+            if self.run.state.phase not in (RunPhase.ENDING, RunPhase.OVER):
+                self.lose(node, f"its launch ended ({how})")
+
+    def take_timer(self) -> None:
+        """The time to join is over."""
+        run = self.run
+        if run.state.phase is RunPhase.JOINING:
+            missing = ", ".join(run.nodes.missing()) or "no node"
+            run.teardown.begin(Cause.NOT_READY, f"did not join within {run.plan.join_timeout_s:g} s: {missing}")
+
+    def advance(self) -> None:
+        """While nodes join: agree on a port when all are there, and begin to start services when all have bound it."""
+        run = self.run
+        if run.nodes.has_missing:
+            return
+        if run.nodes.port is None:
+            self._propose_port()
+        elif run.nodes.are_bound():
+            run.edges.timers.cancel("join")
+            run.fleet.shared_env = run.surroundings.build_shared_env(run.nodes.port)
+            run.change(phase=RunPhase.STARTING, gateway_port=run.nodes.port)
+            run.edges.journal.note("run", "NodesJoined", f"gateways listen on port {run.nodes.port}")
+
+    def _propose_port(self) -> None:
+        run = self.run
+        port = run.nodes.propose_port()
+        if port is None:
+            tried = "; ".join(run.nodes.refusals[-3:])
+            run.teardown.begin(Cause.NOT_READY, f"no port for the gateways could be bound: {tried}")
+            return
+        for view in run.nodes.joined():
+            run.edges.agents.send(view.name, BindGateway(port=port))
+
+    def lose(self, node: str, cause: str) -> None:
+        """Give a node up, once: its replicas are placed again, or the run ends."""
+        run = self.run
+        if run.nodes.views[node].is_lost:
+            return
+        run.nodes.change(node, is_lost=True, lost_cause=cause)
+        run.edges.agents.forget(node)
+        run.fleet.lost_nodes.add(node)
+        run.edges.journal.note(node, "NodeLost", cause)
+        if run.state.phase is not RunPhase.ENDING and (node in self._trainer_nodes() or not run.nodes.live()):
+            run.teardown.begin(Cause.NODE_LOST, f"node {node} was lost: {cause}")
+        for seat in run.fleet.on_node(node):
+            run.fleet.apply(seat.replica.id, NodeLost(seat.replica.incarnation, f"node {node}: {cause}"))
+
+    def _trainer_nodes(self) -> tuple[str, ...]:
+        run = self.run
+        if not run.plan.trainer.argv:
+            return ()
+        for group in run.plan.groups:
+            if group.name == run.plan.trainer.group:
+                return group.nodes
+        return tuple(run.nodes.views)
