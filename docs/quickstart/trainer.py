@@ -1,120 +1,138 @@
-"""A trainer of the quickstart: asks all services without a pause, while it kills parts of the run.
+"""A trainer of the quickstart: scores answers as a rollout would, while parts of its run are killed.
 
-It knows nothing but RETINUE_<SERVICE>_URL. A trainer's nightmares are played on purpose: two
-replicas, the node's agent and the controller itself get SIGKILL, and every request must still be answered.
-Standard library only.
+1. Plain requests to three services through RETINUE_<SERVICE>_URL, without a pause (callers.py).
+2. 348 math answers, right and wrong, and 24 that hang or crash a checker, through `retinue.client`.
+3. Six SIGKILLs on the way (nightmares.py): a replica, the agent, the checks' warm parent, the controller, ...
+
+At the end: no request lost, no answer without an outcome, and no outage in the place of a score.
 """
 
-import http.client
+import asyncio
 import json
 import os
-import signal
 import sys
-import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-SECONDS = float(os.environ.get("QUICKSTART_SECONDS", "25"))
-WORKERS_PER_SERVICE = 2
-SLOW_S = 0.25
-"""A request slower than this was held while something was down."""
+from callers import Callers
+from nightmares import PARTS, kill
 
+from retinue.client import SCORELESS, Check, Outcome, Retinue
 
-class Tally:
-    """What the workers count together."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.answered = self.slow = self.lost = 0
-        self.worst_s = 0.0
-        self.causes: list[str] = []
-
-    def add(self, took_s: float, cause: str | None) -> None:
-        with self.lock:
-            self.answered += cause is None
-            self.slow += cause is None and took_s > SLOW_S
-            self.lost += cause is not None
-            self.worst_s = max(self.worst_s, took_s)
-            if cause is not None:
-                self.causes.append(cause)
+DATA = Path(__file__).parent / "data"
+SECONDS = float(os.environ.get("QUICKSTART_SECONDS", "24"))
+"""How long the plain requests go on at least; the kills are spread over it."""
+HANG_LIMIT_S = 2.0
+"""What a hanging answer may cost its own rollout."""
+BAR = 32
 
 
-def ask(url: str, text: str) -> str | None:
-    """Send one request on a connection of its own; the cause when it was not answered."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
-    try:
-        connection.request("POST", f"{parts.path}/v1/score", text.encode())
-        answer = connection.getresponse()
-        body = answer.read()
-        return None if answer.status == 200 else f"{answer.status} {body[:200]!r}"
-    except OSError as error:
-        return f"{type(error).__name__}: {error}"
-    except http.client.HTTPException as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        connection.close()
+def read_answers() -> list[dict[str, Any]]:
+    """Read both files; the answers that hang are spread among the others, as in a real batch."""
+    math = [json.loads(line) | {"verifier": "math"} for line in (DATA / "math_answers.jsonl").open()]
+    hanging = [json.loads(line) | {"hangs": True} for line in (DATA / "hanging_answers.jsonl").open()]
+    step = len(math) // len(hanging)
+    for number, row in enumerate(hanging):
+        math.insert(number * (step + 1), row)
+    return math
 
 
-def work(url: str, tally: Tally, until: float) -> None:
-    while time.monotonic() < until:
-        began = time.monotonic()
-        cause = ask(url, "how many words are in this answer")
-        tally.add(time.monotonic() - began, cause)
-
-
-def read_status() -> dict[str, Any]:
-    path = Path(os.environ["RETINUE_ENDPOINTS"]).with_name("status.json")
-    status: dict[str, Any] = json.loads(path.read_text())
-    return status
-
-
-def kill(what: str, pid: int) -> None:
-    print(f"  SIGKILL to {what} (pid {pid})", flush=True)
-    os.kill(pid, signal.SIGKILL)
-
-
-def play_nightmares() -> None:
-    """Kill one part after the other, with time to recover in between."""
-    pause_s = SECONDS / 6
-    for what in ("scorer/1", "agent", "controller", "customer/0"):
-        time.sleep(pause_s)
-        status = read_status()
-        if what == "controller":
-            kill(what, status["controller_pid"])
-        elif what == "agent":
-            node = status["nodes"][0]
-            kill(f"the agent of {node['name']}", node["agent_host_pid"])
-        else:
-            replica = next(item for item in status["replicas"] if item["id"] == what)
-            kill(what, replica["host_pid"])
-
-
-def main() -> int:
-    urls = {name: os.environ[f"RETINUE_{name.upper()}_URL"] for name in ("scorer", "corpus", "customer")}
-    print(f"trainer: {SECONDS:g} s of requests to {', '.join(urls)}; four kills on the way", flush=True)
-    tally, until = Tally(), time.monotonic() + SECONDS
-    threads = [
-        threading.Thread(target=work, args=(url, tally, until), daemon=True)
-        for url in urls.values()
-        for _ in range(WORKERS_PER_SERVICE)
-    ]
-    threads.append(threading.Thread(target=play_nightmares, daemon=True))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    print(
-        f"trainer: {tally.answered} answered, {tally.slow} of them held for more than {SLOW_S:g} s "
-        f"(longest {tally.worst_s:.2f} s), {tally.lost} lost",
-        flush=True,
+def build_check(row: dict[str, Any]) -> Check:
+    return Check(
+        verifier=row["verifier"],
+        response=row["response"],
+        gold=row["gold"],
+        args=row["args"],
+        timeout_s=HANG_LIMIT_S if row.get("hangs") else None,
+        rollout_id=row["name"],
     )
-    for cause in tally.causes[:5]:
-        print(f"  lost: {cause}", file=sys.stderr)
-    return 1 if tally.lost else 0
+
+
+class Progress:
+    """A bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.said_s = total, 0, 0.0
+
+    def step(self) -> None:
+        self.done += 1
+        now_s = time.monotonic()
+        if now_s - self.said_s < (0.1 if sys.stdout.isatty() else 5.0) and self.done < self.total:
+            return
+        self.said_s = now_s
+        filled = BAR * self.done // self.total
+        text = f"  [{'#' * filled}{'.' * (BAR - filled)}] {self.done}/{self.total} answers"
+        print(f"\r{text}" if sys.stdout.isatty() and self.done < self.total else text, end="", flush=True)
+        if not sys.stdout.isatty() or self.done == self.total:
+            print(flush=True)
+
+    def say(self, text: str) -> None:
+        """Print a line of its own, above the bar."""
+        print(f"\r{text:<{BAR + 30}}" if sys.stdout.isatty() else text, flush=True)
+
+
+async def score(rows: list[dict[str, Any]], progress: Progress) -> list[Outcome | None]:
+    outcomes: list[Outcome | None] = [None] * len(rows)
+    async with Retinue.from_env() as retinue:
+        async for index, outcome in retinue.check_many([build_check(row) for row in rows]):
+            outcomes[index] = outcome
+            progress.step()
+    return outcomes
+
+
+async def play_nightmares(progress: Progress) -> None:
+    pause_s = SECONDS / (len(PARTS) + 1)
+    for part in PARTS:
+        await asyncio.sleep(pause_s)
+        progress.say("  " + await asyncio.to_thread(kill, part))
+    await asyncio.sleep(pause_s)
+
+
+def find_mistakes(rows: list[dict[str, Any]], outcomes: list[Outcome | None]) -> list[str]:
+    """Name every row that is not as it must be: lost, an outage, a number where none may be, a wrong score."""
+    mistakes = []
+    for row, outcome in zip(rows, outcomes, strict=True):
+        if outcome is None:
+            mistakes.append(f"{row['name']}: lost")
+        elif outcome.outcome in SCORELESS:
+            mistakes.append(f"{row['name']}: {outcome.outcome.value}, score {outcome.score}: {outcome.reason}")
+        elif outcome.score != row["score"]:
+            mistakes.append(f"{row['name']}: scored {outcome.score}, should be {row['score']}: {outcome.reason}")
+    return mistakes
+
+
+def print_table(rows: list[dict[str, Any]], outcomes: list[Outcome | None]) -> None:
+    kinds = Counter(outcome.outcome.value if outcome else "lost" for outcome in outcomes)
+    right = sum(outcome is not None and outcome.score == 1.0 for outcome in outcomes)
+    print(
+        f"checks: {len(rows)} answers, {right} right; " + ", ".join(f"{kind} {count}" for kind, count in kinds.items())
+    )
+    stuck = [
+        (row["name"], outcome)
+        for row, outcome in zip(rows, outcomes, strict=True)
+        if outcome is not None and outcome.outcome.value in ("timed_out", "killed")
+    ]
+    for name, outcome in stuck:
+        print(f"  {name:<34} {outcome.outcome.value:<9} score {outcome.score:g}  {outcome.wall_s:5.2f} s")
+
+
+async def main() -> int:
+    rows = read_answers()
+    callers = Callers([os.environ[f"RETINUE_{name}_URL"] for name in ("SCORER", "CORPUS", "CUSTOMER")])
+    print(f"trainer: {len(rows)} answers to score, requests to 3 services meanwhile, {len(PARTS)} kills", flush=True)
+    callers.start()
+    progress = Progress(len(rows))
+    outcomes, _ = await asyncio.gather(score(rows, progress), play_nightmares(progress))
+    await asyncio.to_thread(callers.stop)
+    print_table(rows, outcomes)
+    print(f"requests: {callers.describe()}", flush=True)
+    mistakes = find_mistakes(rows, outcomes) + [f"lost request: {cause}" for cause in callers.lost]
+    for mistake in mistakes[:10]:
+        print(f"  {mistake}", file=sys.stderr)
+    return 1 if mistakes else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(asyncio.run(main()))

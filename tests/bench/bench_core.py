@@ -26,6 +26,8 @@ from support.world import Script, World
 
 SIZES = (250, 500, 1000)
 IDLE_S = 15.0
+SETTLE_S = 3.0
+"""Between two measurements: gateways are still told of what the one before changed."""
 CRASHES = 400
 CRASH_PERIOD_S = 0.02
 WITHDRAWALS = 40
@@ -59,6 +61,8 @@ async def measure_stage(rig: Rig, name: str, end: Awaitable[Any]) -> Row:
 
 
 async def measure_decisions(rig: Rig) -> Row:
+    """Let replicas crash and become unready, once what follows the start is over."""
+    await asyncio.sleep(SETTLE_S)
     before = await rig.ask_agents("counts", "counts")
     began_s = time.perf_counter()
     crashed = await rig.ask_agents(f"crash {CRASHES} {CRASH_PERIOD_S}", "crashed")
@@ -79,7 +83,7 @@ async def measure_decisions(rig: Rig) -> Row:
 
 async def measure_idle(rig: Rig) -> Row:
     """Nothing but beats."""
-    await asyncio.sleep(3.0)
+    await asyncio.sleep(SETTLE_S)
     before = await rig.ask_agents("counts", "counts")
     cpu_s, written = rig.read_cpu_s(), rig.read_written_bytes()
     began_s = time.perf_counter()

@@ -210,7 +210,7 @@ async def test_a_line_that_is_nobodys_result_is_never_a_score_and_no_row_comes_t
                 await asked.write(b"%x\r\n%s\n\r\n" % (len(line) + 1, line))
         await asked.end_stream()
 
-    async with serving(in_turn(lie, lie, answer_all)) as server:
+    async with serving(in_turn(lie, answer_all)) as server:
         assert_scored(await ask(server, 2))
 
 

@@ -128,7 +128,7 @@ async def test_a_drop_is_said_again_to_a_gateway_that_was_started_again() -> Non
 async def test_facts_are_told_when_they_changed_and_only_then() -> None:
     async with open_scene() as scene, open_link(scene) as (link, facts):
         link.publish(membership(1, 1))
-        await wait_until(lambda: link.is_attached and scene.desk._writer is not None)
+        await wait_until(lambda: link._writer is not None and scene.desk._writer is not None)
         scene.desk.tell_now()
         scene.desk.tell_now()
         scene.proxy.counts.requests += 1

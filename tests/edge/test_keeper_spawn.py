@@ -12,7 +12,7 @@ import pytest
 from keeper_rig import is_running, wait_for
 
 from retinue.node import kernel
-from retinue.node.spawn import Command, SpawnError, poll_exec, spawn, spawn_and_wait, wait_exec
+from retinue.node.spawn import Command, SpawnError, poll_exec, spawn, wait_exec
 
 ENV = {"PATH": "/usr/bin:/bin"}
 
@@ -26,6 +26,13 @@ def pipe() -> Iterator[tuple[int, int]]:
             os.close(fd)
         except OSError:
             continue
+
+
+def spawn_and_wait(command: Command) -> int:
+    """Start it; the pid once the new program runs."""
+    child = spawn(command)
+    assert wait_exec(child)
+    return child.pid
 
 
 def run(command: Command) -> int:
@@ -118,9 +125,9 @@ def test_only_what_is_named_is_inherited(pipe: tuple[int, int]) -> None:
 
 def test_swapped_standard_descriptors_arrive_swapped(tmp_path: Path) -> None:
     code = (
-        "import os\nfrom retinue.node.spawn import Command, spawn_and_wait\n"
-        "pid = spawn_and_wait(Command(['sh', '-c', 'echo out; echo err >&2'],"
-        " {'PATH': '/usr/bin:/bin'}, stdout=2, stderr=1))\nos.waitpid(pid, 0)\n"
+        "import os\nfrom retinue.node.spawn import Command, spawn, wait_exec\n"
+        "child = spawn(Command(['sh', '-c', 'echo out; echo err >&2'],"
+        " {'PATH': '/usr/bin:/bin'}, stdout=2, stderr=1))\nwait_exec(child)\nos.waitpid(child.pid, 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("err\n", "out\n")
@@ -128,11 +135,12 @@ def test_swapped_standard_descriptors_arrive_swapped(tmp_path: Path) -> None:
 
 def test_a_caller_without_standard_descriptors_can_spawn() -> None:
     code = (
-        "import os\nfrom retinue.node.spawn import Command, spawn_and_wait, SpawnError\n"
+        "import os\nfrom retinue.node.spawn import Command, SpawnError, spawn, wait_exec\n"
         "for fd in (0, 1, 2): os.close(fd)\n"
-        "pid = spawn_and_wait(Command(['true'], {'PATH': '/usr/bin:/bin'}))\n"
-        "code = os.waitpid(pid, 0)[1]\n"
-        "try: spawn_and_wait(Command(['no-such'], {}))\n"
+        "child = spawn(Command(['true'], {'PATH': '/usr/bin:/bin'}))\n"
+        "wait_exec(child)\n"
+        "code = os.waitpid(child.pid, 0)[1]\n"
+        "try: wait_exec(spawn(Command(['no-such'], {})))\n"
         "except SpawnError as error: os._exit(code or error.errno)\n"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == errno.ENOENT
@@ -162,8 +170,10 @@ def test_a_child_without_session_of_its_own_stays_in_the_callers_group() -> None
 
 def test_a_child_with_a_death_signal_dies_with_its_parent(tmp_path: Path) -> None:
     code = (
-        "import os, signal\nfrom retinue.node.spawn import Command, spawn_and_wait\n"
-        "print(spawn_and_wait(Command(['sleep', '100'], {'PATH': '/usr/bin:/bin'}, pdeathsig=signal.SIGKILL)))\n"
+        "import os, signal\nfrom retinue.node.spawn import Command, spawn, wait_exec\n"
+        "child = spawn(Command(['sleep', '100'], {'PATH': '/usr/bin:/bin'}, pdeathsig=signal.SIGKILL))\n"
+        "wait_exec(child)\n"
+        "print(child.pid)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     wait_for("the child to be gone", lambda: not is_running(int(done.stdout)))

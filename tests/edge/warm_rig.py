@@ -103,6 +103,8 @@ class Warm:
     def __init__(self, config: WarmConfig, prefix: Sequence[str] = (), env: dict[str, str] | None = None) -> None:
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.settimeout(DEADLINE_S)
+        # A few packets fill it: what the warm parent cannot send yet it must keep.
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         config_fd = os.memfd_create("config")
         os.write(config_fd, to_json(config))
         os.lseek(config_fd, 0, os.SEEK_SET)

@@ -25,10 +25,6 @@ class Silence:
         """Expect nothing more from this node; unknown names are fine."""
         self._heard_s.pop(node, None)
 
-    def get_silence_s(self, node: str, now_s: float) -> float:
-        """Say how long a node has been silent; 0 for one that is not expected to speak."""
-        return max(0.0, now_s - self._heard_s.get(node, now_s))
-
     def find_lost(self, now_s: float, loop_lag_s: float) -> tuple[str, ...]:
         """Name the nodes that are lost now, each once; they are forgotten."""
         gap_s = 0.0 if self._asked_s is None else now_s - self._asked_s - self._period_s

@@ -49,6 +49,8 @@ class Host:
         self.is_stopping = False
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Set when its own clockwork broke: better no service than one whose deadlines stand still."""
+        self.broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Set to the cause when a verifier cannot be used and none ever could."""
         self._warm_argv = warm_argv
         self._said = ""
         """What was last written about the warm parent."""
@@ -95,9 +97,11 @@ class Host:
         return checks
 
     def cancel(self, check: Check) -> None:
-        """Forget a check whose caller went away; its child is killed."""
-        if check.outcome.done():
+        """Forget a check whose caller went away; its child is killed. One that has its outcome is left alone."""
+        # Not the future: who is cancelled while awaiting it has cancelled it already.
+        if check.is_over:
             return
+        check.is_over = True
         self.tally.cancelled += 1
         check.outcome.cancel()
         self._queue.remove(check.caller, check)
@@ -196,8 +200,9 @@ class Host:
 
     def _finish(self, check: Check, judgement: Judgement, attempt: Attempt | None = None, event: str = "") -> None:
         self._busy.discard(check)
-        if check.outcome.done():
+        if check.is_over or check.outcome.done():
             return
+        check.is_over = True
         kind = judgement.kind or OutcomeKind.INFRA_FAILED
         is_ours = kind is OutcomeKind.INFRA_FAILED
         outcome = Outcome(

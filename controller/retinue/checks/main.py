@@ -18,7 +18,7 @@ from pathlib import Path
 from aiohttp import web
 
 from retinue.checks.doors import BACKLOG, Doors, name_socket
-from retinue.checks.host import Host, open_host
+from retinue.checks.host import open_host
 from retinue.checks.plugins import BUILTIN
 from retinue.checks.records import Limits, WarmConfig
 from retinue.checks.server import Desk
@@ -28,6 +28,8 @@ from retinue.errors import PermanentError, RetinueError
 
 HIDDEN = ("RETINUE_NODE_DIR", "RETINUE_RUN_DIR", "RETINUE_TOKEN_FILE", "SLURM_TMPDIR", "TMPDIR", "XDG_RUNTIME_DIR")
 """Environment names of what no check may see."""
+BROKEN_EXIT = 3
+"""Trying again will not help: `restart.no_restart` has it by default."""
 DRAIN_S = 2.0
 END_S = 0.5
 """How long answers may take to be written once every check has its outcome."""
@@ -44,27 +46,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return PermanentError.exit_code if isinstance(error, OSError) else 2
     _raise_descriptor_limit()
     with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
-        is_broken = runner.run(serve(settings, doors))
-    return RetinueError.exit_code if is_broken else 0
+        return runner.run(serve(settings, doors, words.exit_when_broken))
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the command line; everything in it is a parameter of templates/checks.yaml too."""
+    """Build the command line; everything in it is a parameter of templates/checks.yaml too.
+
+    Shape:  an option that a template's absent parameter leaves without a value has its default.
+    """
     parser = argparse.ArgumentParser(prog="python -m retinue.checks", allow_abbrev=False, description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=int, help="port to listen on; 0: any, written to $RETINUE_PORT_FILE")
-    parser.add_argument("--unix", metavar="PATH", help="unix socket to listen on, 0600")
-    parser.add_argument("--workers", type=int, help="checks that run at once; default: the CPUs it may use")
-    parser.add_argument("--timeout", type=_typed(parse_duration), default=10.0, help="wall and CPU limit of one check")
-    parser.add_argument("--memory", type=_typed(parse_size), default=2 * 2**30, help="memory limit of one check")
-    parser.add_argument("--queue", type=int, default=10_000, help="checks that wait at most; then 429")
-    parser.add_argument(
-        "--verifier", type=_typed(parse_verifier), action="append", default=[], metavar="NAME=MODULE:FUNCTION",
-        help="a verifier of your own; may be given often",
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on")
+    add("--port", type=int, help="port to listen on; 0: any, written to $RETINUE_PORT_FILE")
+    add("--unix", metavar="PATH", help="unix socket to listen on, 0600")
+    add("--workers", type=int, nargs="?", help="checks that run at once; default: the CPUs it may use")
+    add("--timeout", type=_typed(parse_duration), default=10.0, help="wall and CPU limit of one check, like 10s")
+    add("--memory", type=_typed(parse_size), default=2 * 2**30, help="memory limit of one check, like 2GiB")
+    add("--queue", type=int, default=10_000, help="checks that wait at most; then 429")
+    add(
+        "--verifier", type=_typed(parse_verifier), action="extend", nargs="*", default=[],
+        metavar="NAME=MODULE:FUNCTION", help="verifiers of your own",
     )  # fmt: skip
-    parser.add_argument(
-        "--plugin-path", action="append", default=[], metavar="DIR", help="directory to import verifiers from"
-    )
+    add("--plugin-path", action="extend", nargs="*", default=[], metavar="DIR", help="where to import verifiers from")
+    add("--exit-when-broken", action="store_true", help="exit 3 when a verifier cannot be used at the first start")
     return parser
 
 
@@ -97,12 +101,14 @@ def build_settings(words: argparse.Namespace, env: Mapping[str, str]) -> Setting
     )
 
 
-async def serve(settings: Settings, doors: Doors, warm_argv: Sequence[str] = WARM_ARGV) -> bool:
-    """Serve at these doors until SIGTERM or SIGINT; True when it ended because it broke."""
+async def serve(
+    settings: Settings, doors: Doors, exits_when_broken: bool = False, warm_argv: Sequence[str] = WARM_ARGV
+) -> int:
+    """Serve at these doors until SIGTERM or SIGINT, or until it broke; returns the exit code."""
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[None] = loop.create_future()
+    told: asyncio.Future[str] = loop.create_future()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: told.done() or told.set_result(None))
+        loop.add_signal_handler(number, _tell, told)
     async with open_host(settings, warm_argv) as host:
         runner = web.ServerRunner(Desk(host).build_server(), shutdown_timeout=END_S)
         await runner.setup()
@@ -112,18 +118,22 @@ async def serve(settings: Settings, doors: Doors, warm_argv: Sequence[str] = WAR
                 await site.start()
             names = ", ".join(name_socket(sock) for sock in doors.sockets)
             print(f"retinue checks: listening on {names}", file=sys.stderr, flush=True)
-            await asyncio.wait([told, host.failed], return_when=asyncio.FIRST_COMPLETED)
-            await _stop(host, sites)
-            return host.failed.done()
+            reasons = [told, host.failed, *([host.broken] if exits_when_broken else [])]
+            await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+            for site in sites:
+                await site.stop()
+            await host.drain(DRAIN_S)
         finally:
             await runner.cleanup()
             doors.close()
+    if told.done():
+        return 0
+    return RetinueError.exit_code if host.failed.done() else BROKEN_EXIT
 
 
-async def _stop(host: Host, sites: Sequence[web.SockSite]) -> None:
-    for site in sites:
-        await site.stop()
-    await host.drain(DRAIN_S)
+def _tell(told: asyncio.Future[str]) -> None:
+    if not told.done():
+        told.set_result("told to stop")
 
 
 def _typed(parse: Callable[[str], object]) -> Callable[[str], object]:

@@ -30,6 +30,8 @@ class Check:
     suspicion: str = ""
     """How its first try ended, when that could not be explained."""
     has_slot: bool = False
+    is_over: bool = False
+    """It has its outcome, or nobody wants it any more."""
 
     def start(
         self, work: Coroutine[None, None, None], on_end: Callable[["Check", asyncio.Task[None]], None]

@@ -30,11 +30,6 @@ class GatewayLink:
         self._drops: dict[str, DropReplica] = {}
         self._writer: asyncio.StreamWriter | None = None
 
-    @property
-    def is_attached(self) -> bool:
-        """True while a gateway is connected."""
-        return self._writer is not None
-
     def publish(self, membership: Membership) -> None:
         """Tell the gateway the full set of routes, now and after every reconnect."""
         self._membership = membership

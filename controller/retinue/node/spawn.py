@@ -112,20 +112,6 @@ def poll_exec(child: Child) -> bool:
     raise SpawnError(child.name, step, int(number))
 
 
-def spawn_and_wait(command: Command, timeout_s: float | None = None) -> int:
-    """Fork and exec; return the pid once the new program runs.
-
-    Errors: SpawnError as `poll_exec`, the child already reaped; ETIMEDOUT when the exec hangs, the child
-            then is killed but only reaped by whoever reaps the caller's children.
-    """
-    child = spawn(command)
-    if wait_exec(child, timeout_s):
-        return child.pid
-    os.close(child.status_fd)
-    os.kill(child.pid, signal.SIGKILL)
-    raise SpawnError(child.name, "exec", errno.ETIMEDOUT)
-
-
 def wait_exec(child: Child, timeout_s: float | None = None) -> bool:
     """Wait until the exec is settled; False when it still hangs after the timeout.
 

@@ -18,7 +18,7 @@ from retinue.plan.launches import (
     build_service,
 )
 from retinue.plan.places import ALL, Ledger, Place, Want, build_groups
-from retinue.plan.records import GroupPlan, Plan, ReplicaPlan, TrainerPlan
+from retinue.plan.records import GroupPlan, Plan, ReplicaPlan, ServicePlan, TrainerPlan
 from retinue.plan.seats import has_node_placeholder, place_launch
 
 MIB = 1024 * 1024
@@ -38,31 +38,19 @@ def build_plan(
     Errors: PlanError lists every service that does not fit, and what was free.
     Source: start lanes follow pebble's StartOrder.
     """
-    problems: list[str] = []
     warnings: list[str] = []
-    counts = {name: group.count for name, group in manifest.nodes.items()}
-    groups = {group.name: group for group in build_groups(counts, allocation.nodes, problems, warnings)}
-    problems.extend(_check_references(manifest, groups))
-    # Without groups nothing can be placed, and every service would be a finding that says the same.
-    if problems:
-        raise PlanError(problems)
+    groups = _build_groups(manifest, allocation, warnings)
     lanes = _build_lanes({name: tuple(service.depends_on) for name, service in manifest.services.items()})
     site = Site(start_dir=start_dir, attempt_dir=attempt_dir, mapping=_build_mapping(groups, run_dir))
-    replicas = _build_replicas(manifest, allocation, groups, site, problems)
-    if problems:
-        raise PlanError(problems)
+    replicas = _build_replicas(manifest, allocation, groups, site)
     trainer = _build_trainer(manifest, trainer_argv, site.mapping, warnings)
     warnings.extend(_check_shared_nodes(trainer, groups, replicas))
     warnings.extend(_check_unknown_memory(manifest, allocation))
-    lane_of = {name: number for number, lane in enumerate(lanes) for name in lane}
-    ids = {name: tuple(place.id for place in replicas if place.service == name) for name in manifest.services}
     return Plan(
         name=manifest.run.name,
         allocation=allocation,
         groups=tuple(groups.values()),
-        services=tuple(
-            build_service(name, service, ids[name], lane_of[name]) for name, service in manifest.services.items()
-        ),
+        services=_build_services(manifest, lanes, replicas),
         replicas=replicas,
         trainer=trainer,
         start_lanes=lanes,
@@ -74,6 +62,28 @@ def build_plan(
         join_timeout_s=manifest.run.join_timeout_s,
         warnings=tuple(warnings),
     )
+
+
+def _build_groups(manifest: Manifest, allocation: Allocation, warnings: list[str]) -> dict[str, GroupPlan]:
+    """Give every group its nodes.
+
+    Errors: PlanError; without groups nothing can be placed, and every service would be a finding that says the same.
+    """
+    problems: list[str] = []
+    counts = {name: group.count for name, group in manifest.nodes.items()}
+    groups = {group.name: group for group in build_groups(counts, allocation.nodes, problems, warnings)}
+    problems.extend(_check_references(manifest, groups))
+    if problems:
+        raise PlanError(problems)
+    return groups
+
+
+def _build_services(
+    manifest: Manifest, lanes: Sequence[Sequence[str]], replicas: Sequence[ReplicaPlan]
+) -> tuple[ServicePlan, ...]:
+    lane_of = {name: number for number, lane in enumerate(lanes) for name in lane}
+    ids = {name: tuple(place.id for place in replicas if place.service == name) for name in manifest.services}
+    return tuple(build_service(name, service, ids[name], lane_of[name]) for name, service in manifest.services.items())
 
 
 def _check_references(manifest: Manifest, groups: Mapping[str, GroupPlan]) -> list[str]:
@@ -122,9 +132,13 @@ def _build_mapping(groups: Mapping[str, GroupPlan], run_dir: str) -> dict[str, s
 
 
 def _build_replicas(
-    manifest: Manifest, allocation: Allocation, groups: Mapping[str, GroupPlan], site: Site, problems: list[str]
+    manifest: Manifest, allocation: Allocation, groups: Mapping[str, GroupPlan], site: Site
 ) -> tuple[ReplicaPlan, ...]:
-    """Place service after service in manifest order; the first replica of a service that does not fit ends its turn."""
+    """Place service after service in manifest order; the first replica of a service that does not fit ends its turn.
+
+    Errors: PlanError lists every service that does not fit.
+    """
+    problems: list[str] = []
     ledger = Ledger(allocation.nodes)
     replicas: list[ReplicaPlan] = []
     for name, service in manifest.services.items():
@@ -134,6 +148,8 @@ def _build_replicas(
             replicas.extend(_build_replica(name, service, group, place, site) for place in enumerate(places))
         except PlaceholderError as error:
             problems.append(f"{name}: {error}")
+    if problems:
+        raise PlanError(problems)
     return tuple(replicas)
 
 

@@ -189,7 +189,6 @@ class Controller:
         tenth of a second every few seconds, to find nothing."""
         if not self._is_settled and self.run.state.phase is RunPhase.RUNNING:
             self._is_settled = True
-            gc.collect()
             gc.freeze()
 
     async def _tick(self) -> None:

@@ -179,7 +179,8 @@ def _build_last(jail: Jail, machine: str) -> tuple[Step, ...]:
     steps = [syscalls.step_close_from(EVENTS_FD + 1)]
     if jail.is_namespaced:
         steps.append(syscalls.step_unshare("own user namespace", syscalls.CLONE_NEWUSER))
-        steps += syscalls.steps_drop_capabilities()
+        steps += syscalls.steps_drop_bounding_set()
+    steps.append(syscalls.step_drop_capabilities())
     if jail.is_namespaced and jail.has_filter:
         rules = NAMESPACED if jail.counts_processes else (*NAMESPACED, *NO_FORKS)
         steps.append(syscalls.step_install_filter(build_filter(rules, machine)))

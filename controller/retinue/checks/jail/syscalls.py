@@ -153,14 +153,18 @@ def step_close_from(first: int) -> Step:
     return "closing descriptors", _LIBC.syscall, tuple(ctypes.c_long(a) for a in (_CLOSE_RANGE, first, _LAST_FD, 0))
 
 
-def steps_drop_capabilities() -> list[Step]:
-    """Give up every capability of the caller, and the bounding set, for ever."""
+def step_drop_capabilities() -> Step:
+    """Give up every capability of the caller."""
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
-    bounding: list[Step] = [
+    return "capabilities", _LIBC.capset, (ctypes.c_char_p(header), ctypes.c_char_p(bytes(24)))
+
+
+def steps_drop_bounding_set() -> list[Step]:
+    """No exec may ever give one back; needs CAP_SETPCAP."""
+    return [
         ("bounding set", _LIBC.prctl, (_PR_CAPBSET_DROP, number, 0, 0, 0))
         for number in range(read_last_capability() + 1)
     ]
-    return [*bounding, ("capabilities", _LIBC.capset, (ctypes.c_char_p(header), ctypes.c_char_p(bytes(24))))]
 
 
 def step_install_filter(program: bytes) -> Step:
