@@ -188,6 +188,14 @@ def test_the_rooms_of_the_picture_are_the_rooms_of_the_code_on_their_floors() ->
     assert read_table_words(ARCHITECTURE, "Rooms") == set(drawn)
 
 
+def test_the_files_of_the_rooms_with_several_processes_are_there() -> None:
+    rows = re.findall(r"^\| [a-z ]+ \| `(\w+)/`: (.+) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
+    assert {room for room, _ in rows} == {"node", "supervise"}
+    for room, text in rows:
+        for name in re.findall(r"`([\w*]+)`", text):
+            assert list((ROOT / "controller" / "retinue" / room).glob(f"{name}.py")), f"{room} has no {name}"
+
+
 def test_every_fault_is_tested_in_files_that_exist() -> None:
     lines = [line for line in FAULTS.read_text().splitlines() if line.startswith("| ")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

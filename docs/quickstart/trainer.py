@@ -24,7 +24,7 @@ from retinue.client import SCORELESS, Check, Outcome, Retinue
 DATA = Path(__file__).parent / "data"
 SECONDS = float(os.environ.get("QUICKSTART_SECONDS", "24"))
 """How long the plain requests go on at least; the kills are spread over it."""
-HANG_LIMIT_S = 2.0
+HANG_LIMIT_S = 1.0
 """What a hanging answer may cost its own rollout."""
 BAR = 32
 

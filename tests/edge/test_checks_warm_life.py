@@ -278,8 +278,14 @@ def test_no_secret_of_the_host_is_in_the_warm_parents_environment(tmp_path: Path
     ("source", "words"),
     [
         ("import no_such_module", "no_such_module"),
-        ("def check(response, gold, args):\n    return 1\ndef warm():\n    raise ValueError('cold')\ncheck.warm = warm", "cold"),
-        ("import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\ncheck = max", "thread"),
+        (
+            "def check(response, gold, args):\n    return 1\ndef warm():\n    raise ValueError('cold')\ncheck.warm = warm",
+            "cold",
+        ),
+        (
+            "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\ncheck = max",
+            "thread",
+        ),
         ("raise SystemExit(0)", "SystemExit"),
         ("import os\ndef check(response, gold, args): ...\ncheck.warm = lambda: open('/usr/x', 'w')", "Read-only"),
     ],

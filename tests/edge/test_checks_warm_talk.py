@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from warm_rig import SEAL, Warm, open_warm

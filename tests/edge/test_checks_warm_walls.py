@@ -135,7 +135,12 @@ def warm(place: Path) -> Iterator[Warm]:
 
 def test_a_check_sees_no_process_no_secret_and_nobody(warm: Warm, place: Path) -> None:
     hidden = ["/proc", "/sys", "/run", "/root", "/home", "/var/tmp", str(place / "plugins/run")]
-    gone = [str(place / "home"), str(place / "home/id_rsa"), str(place / "plugins/run/token"), os.path.expanduser("~/x")]
+    gone = [
+        str(place / "home"),
+        str(place / "home/id_rsa"),
+        str(place / "plugins/run/token"),
+        os.path.expanduser("~/x"),
+    ]
     secret = str(place / "plugins/secret.pem")
     report = parse_report(warm.take().tell("look", " ".join([*hidden, *gone, secret, "/dev"])))
     places = report["places"]

@@ -18,14 +18,15 @@ class Doors:
         """
         self.sockets: list[socket.socket] = []
         self._path: Path | None = None
-        self._inode = 0
+        self._identity = (0, 0)
+        """Inode and time of creation: the next socket of that name may get the same inode."""
         try:
             if port is not None:
                 self.sockets.append(bind_tcp(host, port))
             if path is not None:
                 self.sockets.append(bind_unix(Path(path)))
                 self._path = Path(path)
-                self._inode = self._path.stat().st_ino
+                self._identity = _identify(self._path)
         except OSError:
             self.close()
             raise
@@ -37,7 +38,7 @@ class Doors:
         if self._path is None:
             return
         try:
-            if self._path.stat().st_ino == self._inode:
+            if _identify(self._path) == self._identity:
                 self._path.unlink()
         except FileNotFoundError:
             pass
@@ -80,6 +81,11 @@ def name_socket(sock: socket.socket) -> str:
     """Name a bound socket for people."""
     name = sock.getsockname()
     return str(name) if isinstance(name, str) else f"http://{name[0]}:{name[1]}"
+
+
+def _identify(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_ctime_ns
 
 
 def _make_way(path: Path) -> None:

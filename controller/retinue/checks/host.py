@@ -263,9 +263,10 @@ class Host:
             self.ledger.end(WARM_DOWN, time.time())
         elif self.nursery.ever_warm:
             self.ledger.begin(WARM_DOWN, time.time(), self.nursery.cause)
-        state = (
-            f"down: {self.nursery.cause}" if self.nursery.down_since_s is not None else f"warm ({self.nursery.rung})"
-        )
+        if self.nursery.is_broken and not self.nursery.ever_warm and not self.broken.done():
+            self.broken.set_result(self.nursery.cause)
+        down = self.nursery.down_since_s is not None
+        state = f"down: {self.nursery.cause}" if down else f"warm ({self.nursery.rung})"
         if state != self._said and not self.is_stopping:
             print(f"retinue checks: warm parent {state}", file=sys.stderr, flush=True)
         self._said = state

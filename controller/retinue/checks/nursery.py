@@ -150,8 +150,10 @@ class Nursery:
             else:
                 wanted.set_result(child)
         if link.broken is not None:
-            self.is_broken = True
-            self._go_down(f"verifier {link.broken.verifier!r} cannot be used: {link.broken.cause}")
+            name = link.broken.verifier
+            # Without a name it is the parent itself that could not be set up: that may work the next time.
+            self.is_broken = bool(name)
+            self._go_down(f"verifier {name!r} cannot be used: {link.broken.cause}" if name else link.broken.cause)
         elif link.lost.done():
             self._go_down(link.lost.result())
         elif link.warmed is not None and self.down_since_s is not None:

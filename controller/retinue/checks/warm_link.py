@@ -105,6 +105,9 @@ class WarmLink:
                 packet, fds, _, _ = socket.recv_fds(self._sock, PACKET_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 break
+            except ConnectionResetError:
+                # It ended with a word of ours unread. What it said before is still there: read on.
+                continue
             except OSError as error:
                 self.kill(f"its control socket failed ({error.strerror})")
                 break

@@ -76,13 +76,15 @@ class Watch:
         began_s = loop.time()
         running = Running(child, limits, began_s, read_clock(child.pid))
         timer = loop.call_at(began_s + limits.wall_s, self._expire, running)
+        # Not the loop's clock: some loops round it to the millisecond.
+        handed_s = time.monotonic()
         self.running.add(running)
         try:
             yield running
         finally:
             timer.cancel()
             self.running.discard(running)
-            running.wall_s = loop.time() - began_s
+            running.wall_s = time.monotonic() - handed_s
 
     def read_cpu(self, running: Running) -> float:
         """Say what the check has used by now.

@@ -10,7 +10,9 @@ from aiohttp import web
 
 from retinue.channel.messages import GatewayFacts
 from retinue.gateway.caller import Doorkeeper
+from retinue.gateway.notes import log
 from retinue.gateway.proxy import Proxy
+from retinue.gateway.upstream import HEADER_BYTES, READ_BYTES
 from retinue.gateway.wire import Refusal, build_error, is_websocket, split_target
 from retinue.terms.record import Record, to_json
 
@@ -27,8 +29,17 @@ HELP = (
 class Door(web.Server):
     """aiohttp's server, told who is at the other end of each connection as it is accepted."""
 
-    def __init__(self, front: "Front", doorkeeper: Doorkeeper, **options: object) -> None:
-        super().__init__(front.answer, handler_cancellation=True, **options)  # type: ignore[arg-type]
+    def __init__(self, front: "Front", doorkeeper: Doorkeeper) -> None:
+        super().__init__(
+            front.answer,
+            handler_cancellation=True,
+            access_log=None,
+            logger=log,
+            auto_decompress=False,
+            read_bufsize=READ_BYTES,
+            max_line_size=HEADER_BYTES,
+            max_field_size=HEADER_BYTES,
+        )
         self._doorkeeper = doorkeeper
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:

@@ -27,7 +27,7 @@ from retinue.gateway.hold import HELD_MAX, KEPT_BYTES_MAX, ReplayBudget, Waiting
 from retinue.gateway.notes import install_notes, log
 from retinue.gateway.proxy import Proxy
 from retinue.gateway.routes import RouteTable
-from retinue.gateway.upstream import HEADER_BYTES, READ_BYTES, open_session
+from retinue.gateway.upstream import open_session
 
 BACKLOG = 4096
 """Connections that wait while no gateway runs; the kernel caps it at net.core.somaxconn."""
@@ -89,17 +89,7 @@ async def open_gateway(
         proxy = Proxy(table, room, ReplayBudget(kept_bytes_max), session)
         front = Front(doorkeeper, proxy)
         desk = Desk(table, front.read_facts)
-        door = Door(
-            front,
-            doorkeeper,
-            access_log=None,
-            logger=log,
-            auto_decompress=False,
-            read_bufsize=READ_BYTES,
-            max_line_size=HEADER_BYTES,
-            max_field_size=HEADER_BYTES,
-        )
-        runner = web.ServerRunner(door, shutdown_timeout=END_S)
+        runner = web.ServerRunner(Door(front, doorkeeper), shutdown_timeout=END_S)
         await runner.setup()
         agents = await asyncio.start_unix_server(desk.serve_agent, sock=control)
         telling = asyncio.create_task(desk.tell_facts())

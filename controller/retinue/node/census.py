@@ -1,8 +1,8 @@
 """Who of a node launch still runs, and how to end all of it where no namespace does.
 
 A process belongs to the node when it descends from keeper or outer process (both
-are subreapers there), or when its environment carries both tags. Never by name,
-never another user's, never a process that was named as ours to spare.
+are subreapers there), or when its environment carries all tags, which only its own
+user and root can read. Never by name, never a process that was named as ours to spare.
 """
 
 import os

@@ -30,7 +30,7 @@ KEEPER_WAIT_S = 5.0
 AnswerPacket = Spawned | SpawnRefused | Reaped
 
 
-class Command(NamedTuple):
+class ProbeCommand(NamedTuple):
     """What is run."""
 
     argv: tuple[str, ...]
@@ -69,7 +69,7 @@ class ExecProbes:
         else:
             self._keeper.send(Release(name, number))
 
-    async def ask(self, replica: str, kind: str, command: Command, read_lag_s: Callable[[], float]) -> Answer:
+    async def ask(self, replica: str, kind: str, command: ProbeCommand, read_lag_s: Callable[[], float]) -> Answer:
         """Run the command once: exit code 0 passes, the timeout fails and kills its group."""
         name, number = f"{replica}{MARK}{kind}", time.monotonic_ns()
         answers: asyncio.Queue[AnswerPacket] = asyncio.Queue()
@@ -85,7 +85,7 @@ class ExecProbes:
         self,
         name: str,
         number: int,
-        command: Command,
+        command: ProbeCommand,
         answers: asyncio.Queue[AnswerPacket],
         read_lag_s: Callable[[], float],
     ) -> Answer:
@@ -112,7 +112,7 @@ class ExecProbes:
                 await self._end(name, number, answers)
             output.close()
 
-    def _spawn(self, name: str, number: int, command: Command, output: "_Output") -> None:
+    def _spawn(self, name: str, number: int, command: ProbeCommand, output: "_Output") -> None:
         body = write_body(SpawnBody(argv=command.argv, env=command.env, cwd=command.cwd))
         try:
             self._keeper.send(Spawn(name, number), [body, output.write_end])
@@ -171,7 +171,7 @@ def _translate(refused: SpawnRefused) -> Answer:
     return Answer(Verdict.UNKNOWN if shortage else Verdict.FAIL, refused.cause)
 
 
-def _judge(command: Command, end: Reaped, output: str) -> Answer:
+def _judge(command: ProbeCommand, end: Reaped, output: str) -> Answer:
     if end.code == 0:
         return Answer(Verdict.PASS)
     how = f"exited {end.code}" if end.code is not None else f"died of signal {end.signal}"

@@ -27,12 +27,12 @@ from retinue.node.settings import (
     NODE_REFUSED,
     EndAsked,
     Ending,
+    FromOuter,
     HolderAsked,
     HolderIs,
     HostPidAsked,
     HostPidIs,
     NodeSettings,
-    ToKeeper,
     ToOuter,
 )
 from retinue.node.start import Keeper, read_keeper_log, start_keeper
@@ -218,7 +218,7 @@ class _Outer:
                     self._deadline_s = time.monotonic() + self._settings.keeper_limit_s
         close_fds(fds)
 
-    def _say(self, keeper: Keeper, said: ToKeeper) -> None:
+    def _say(self, keeper: Keeper, said: FromOuter) -> None:
         """A keeper that does not read loses the answer; one that must end is killed at the deadline."""
         try:
             send_packet(keeper.end, said)

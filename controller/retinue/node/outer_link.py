@@ -14,13 +14,13 @@ from retinue.node.descriptors import receive_packet, send_packet
 from retinue.node.settings import (
     EndAsked,
     Ending,
+    FromOuter,
     Greeting,
     HolderAsked,
     HolderIs,
     HostPidAsked,
     HostPidIs,
     Said,
-    ToKeeper,
     ToOuter,
 )
 from retinue.terms.record import DecodeError
@@ -112,7 +112,7 @@ class OuterLink:
     def _receive(self) -> Said | None:
         """One packet; None when there is none now."""
         try:
-            packet = receive_packet(self._end, ToKeeper)
+            packet = receive_packet(self._end, FromOuter)
         except BlockingIOError:
             return None
         except (DecodeError, OSError) as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from retinue.errors import TransientError
 from retinue.node import listeners
-from retinue.node.exec_probe import Command
+from retinue.node.exec_probe import ProbeCommand
 from retinue.node.listeners import Holder, Ownership
 from retinue.node.memory import Note
 from retinue.node.orders import SpawnBody
@@ -68,7 +68,7 @@ class Questions:
             argv = tuple(expand(word, places) for word in spec.exec_argv)
         except PlaceholderError as error:
             return Answer(Verdict.FAIL, str(error))
-        command = Command(argv, body.env, body.cwd, spec.timeout_s)
+        command = ProbeCommand(argv, body.env, body.cwd, spec.timeout_s)
         return await self._site.exec_probes.ask(note.spec.replica, spec.kind.value, command, read_lag_s)
 
     async def check_owner(self, port: int, address: str) -> Ownership:

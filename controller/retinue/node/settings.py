@@ -92,7 +92,7 @@ class HolderIs(Said, frozen=True, tag=True):
     holder: str
 
 
-ToKeeper = Greeting | EndAsked | HostPidIs | HolderIs
+FromOuter = Greeting | EndAsked | HostPidIs | HolderIs
 
 
 # --- keeper -> outer process --------------------------------------------------------------

@@ -13,7 +13,7 @@ def build_table(verdict: dict[str, Any], path: str) -> list[str]:
             (
                 "requests",
                 f"{requests['answered']} answered, {requests['held']} held, {requests['retried']} retried, "
-                f"{requests['failed']} lost",
+                f"{requests['failed']} failed",
             )
         )
     services = verdict.get("services") or {}
