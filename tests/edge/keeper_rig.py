@@ -121,7 +121,7 @@ class Node:
         python = sys.executable
         given = {
             "agent_argv": (python, str(HERE / "keeper_puppet.py"), "{keeper_fd}", str(self.place / "agents")),
-            "gateway_argv": (python, str(HERE / "keeper_gateway.py"), "{listen_fd}"),
+            "gateway_argv": (python, str(HERE / "keeper_gateway.py"), "{listen_fd}", "{beat_fd}"),
             **settings,
         }
         join_path = self._write_join(wants_namespace)

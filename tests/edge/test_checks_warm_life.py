@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from warm_rig import Child, Warm, build_env, kill, open_warm
 
-from retinue.checks.records import Broken, Judge, Seal, WarmConfig
+from retinue.checks.records import Judge, Seal, WarmConfig
 from retinue.node.kernel import read_pidfd_pid, signal_pidfd
 
 SOURCE = '''
@@ -272,29 +272,3 @@ def test_no_secret_of_the_host_is_in_the_warm_parents_environment(tmp_path: Path
         environ = Path(f"/proc/{warm.process.pid}/environ").read_bytes()
         assert b"hunter2" not in environ
         assert b"RETINUE_RUN_ID=kept" in environ
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("import no_such_module", "no_such_module"),
-        (
-            "def check(response, gold, args):\n    return 1\ndef warm():\n    raise ValueError('cold')\ncheck.warm = warm",
-            "cold",
-        ),
-        (
-            "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\ncheck = max",
-            "thread",
-        ),
-        ("raise SystemExit(0)", "SystemExit"),
-        ("import os\ndef check(response, gold, args): ...\ncheck.warm = lambda: open('/usr/x', 'w')", "Read-only"),
-    ],
-)
-def test_a_verifier_that_cannot_be_warmed_breaks_the_service_by_name(tmp_path: Path, source: str, words: str) -> None:
-    (tmp_path / "unfit.py").write_text(source)
-    with Warm(WarmConfig(verifiers={"mine": "unfit:check"}, path=[str(tmp_path)]), env=build_env()) as warm:
-        message = warm.hear()
-        assert isinstance(message, Broken)
-        assert message.verifier == "mine"
-        assert words in message.cause
-        assert warm.process.wait(30) == 3

@@ -53,11 +53,12 @@ def bare(response, gold, args):
     lines["self"] = [attempt(lambda: os.kill(me, 0)), attempt(lambda: os.setpriority(os.PRIO_PROCESS, 0, 1))]
     lines["start"] = [attempt(os.fork), attempt(lambda: subprocess.run(["/bin/true"])),
                       attempt(lambda: os.execv("/bin/true", ["true"])), attempt(socket.socket)]
-    lines["write"] = [attempt(lambda: open(path + "/planted", "w")) for path in ("/tmp", "/var/tmp", os.path.dirname(secret))]
+    lines["write"] = [attempt(lambda: open(path + "/planted", "w")) for path in ("/tmp", os.path.dirname(secret))]
     lines["change"] = [attempt(lambda: os.chmod(secret, 0o777)), attempt(lambda: os.utime(secret)),
                        attempt(lambda: os.unlink(secret)), attempt(lambda: os.truncate(secret, 0)),
                        attempt(lambda: os.mkdir("/tmp/planted")), attempt(lambda: os.rename(secret, secret + "x"))]
-    lines["read"] = [attempt(lambda: open(path, "rb").read()) for path in (secret, f"/proc/{parent}/environ", "/proc/1/stat")]
+    private = (secret, f"/proc/{parent}/environ", "/proc/1/stat")
+    lines["read"] = [attempt(lambda: open(path, "rb").read()) for path in private]
     lines["null"] = attempt(lambda: open("/dev/null", "w").write("x"))
     lines["immortal"] = call("prctl", 1, 0, 0, 0, 0)
     return 1.0, json.dumps(lines)

@@ -86,7 +86,8 @@ def search(response, gold, args):
     own = response[::-1]
     found = []
     def look(thing):
-        if type(thing) in (str, bytes) and thing is not own and (own in thing if type(thing) is str else own.encode() in thing):
+        text = thing.decode("latin-1") if type(thing) is bytes else thing
+        if type(text) is str and thing is not own and own in text:
             found.append(repr(thing)[:80])
     frame = sys._getframe(1)
     while frame is not None:

@@ -1,7 +1,9 @@
 """The gateway as the keeper runs it: a process on a listening socket that outlives it."""
 
 import asyncio
+import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -42,13 +44,14 @@ class Node:
         self.log = directory / "gateway.log"
         self.gateway: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, beat_fd: int | None = None) -> subprocess.Popen[bytes]:
         number = self.listen.fileno()
-        words = ["--listen-fd", str(number), "--control-path", self.control_path, "--join", str(self.join)]
+        beat_words = [] if beat_fd is None else ["--beat-fd", str(beat_fd)]
+        words = [*beat_words, "--listen-fd", str(number), "--control-path", self.control_path, "--join", str(self.join)]
         with self.log.open("ab") as log:
             self.gateway = subprocess.Popen(
                 [sys.executable, "-P", "-m", "retinue", "gateway", *words],
-                pass_fds=[number], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                pass_fds=[number, *([] if beat_fd is None else [beat_fd])], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         return self.gateway
 
@@ -215,6 +218,23 @@ async def test_what_goes_wrong_is_one_line_without_token_or_body(node: Node) -> 
     assert [line for line in lines if not line.startswith("retinue gateway: ")] == []
     assert len(lines) == 2
     assert not any(secret in line for line in lines for secret in (TOKEN, "prompt"))
+
+
+def test_its_loop_beats_and_beats_that_nobody_reads_do_not_stop_it(node: Node) -> None:
+    beat_fd, far_fd = os.pipe()
+    os.set_blocking(far_fd, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(far_fd, bytes(4096))
+    node.start(far_fd)
+    os.close(far_fd)
+    wait_for_answer_of(node)  # The pipe was full from the first beat on.
+    unread = len(os.read(beat_fd, 1 << 20))
+    assert unread == 65536
+    for _ in range(2):
+        assert select.select([beat_fd], [], [], DEADLINE_S)[0]
+        assert os.read(beat_fd, 1 << 20) == b"."
+    os.close(beat_fd)
 
 
 def test_a_join_file_that_cannot_be_read_is_said_in_one_line(node: Node) -> None:

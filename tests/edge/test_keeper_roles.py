@@ -65,14 +65,20 @@ def test_an_agent_that_never_beats_is_replaced_too() -> None:
 def test_a_keeper_that_was_stopped_itself_blames_nobody() -> None:
     with running_node(beat_timeout_s=1.0) as node:
         puppet = node.first_agent()
+        port = pick_port()
+        bind(puppet, port)
+        gateway = ask_gateway(port)
+        frozen = [puppet.pid, *find_role(node, "keeper_gateway")]
         os.kill(node.keeper_pid, signal.SIGSTOP)
-        os.kill(puppet.pid, signal.SIGSTOP)  # The whole node froze: no beat waits in the socket.
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)  # The whole node froze: no beat waits in the socket.
         stopped_s = os.times().elapsed
         wait_for("more than the beat's limit and the stall's", lambda: os.times().elapsed - stopped_s > 2.6)
-        os.kill(node.keeper_pid, signal.SIGCONT)
-        os.kill(puppet.pid, signal.SIGCONT)
+        for pid in (node.keeper_pid, *frozen):
+            os.kill(pid, signal.SIGCONT)
         spawned, _ = puppet.start("judge/0", f"exec sleep {node.mark}")
         assert is_running(spawned.host_pid)
+        assert ask_gateway(port) == gateway
         assert not [order for order in puppet.heard if isinstance(order, RoleRestarted)]
 
 
@@ -122,6 +128,30 @@ def test_a_gateway_that_dies_is_started_again_on_the_same_socket() -> None:
             restarted = puppet.hear(RoleRestarted)
             assert (restarted.role, restarted.starts) == ("gateway", starts)
             assert "SIGKILL" in restarted.reason
+
+
+def test_a_hung_gateway_is_replaced_and_what_waited_for_it_is_answered() -> None:
+    with running_node(beat_timeout_s=0.6) as node:
+        puppet = node.first_agent()
+        port = pick_port()
+        bind(puppet, port)
+        first = ask_gateway(port)
+        hung = find_role(node, "keeper_gateway")[0]
+        os.kill(hung, signal.SIGSTOP)
+        assert ask_gateway(port) not in (0, first)
+        restarted = puppet.hear(RoleRestarted)
+        assert (restarted.role, restarted.starts) == ("gateway", 2)
+        assert restarted.reason == "no beat for 0.6 s (signal SIGKILL)"
+        assert not is_running(hung)
+        assert find_role(node, "keeper_puppet"), "the agent is not meant"
+
+
+def test_a_gateway_that_never_beats_or_closed_its_pipe_is_replaced_too() -> None:
+    for script, reason in (("exec sleep 100", "no first beat"), ("echo >&{beat_fd}; exec sleep 100", "no beat")):
+        with running_node(first_beat_s=0.4, beat_timeout_s=0.4, gateway_argv=("bash", "-c", script)) as node:
+            puppet = node.first_agent()
+            bind(puppet, pick_port())
+            assert puppet.hear(RoleRestarted).reason.startswith(reason)
 
 
 def test_the_gateway_survives_its_agent_and_the_next_one_is_told_its_port() -> None:

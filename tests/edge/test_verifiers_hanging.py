@@ -23,7 +23,8 @@ MEMORY_BYTES = 3 << 30
 
 def load_expression() -> Any:
     spec = importlib.util.spec_from_file_location("expression", QUICKSTART / "verifiers" / "expression.py")
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -106,6 +106,17 @@ def test_a_killed_gateway_is_started_again_on_the_same_port(run: RealRun) -> Non
     end_cleanly(run)
 
 
+def test_a_hung_gateway_is_started_again_on_the_same_port(run: RealRun) -> None:
+    url, hung = run.url("server"), run.role_pid("gateway")
+    os.kill(hung, signal.SIGSTOP)
+    with Caller(url) as caller:
+        caller.wait_answers(run, 5)
+    assert not is_running(hung)
+    assert run.url("server") == url
+    run.wait("the reason", lambda: any("no beat for 5 s" in event["reason"] for event in run.events()))
+    end_cleanly(run)
+
+
 def test_a_killed_keeper_is_the_loss_of_the_node(run: RealRun) -> None:
     os.kill(run.node()["keeper_host_pid"], signal.SIGKILL)
     assert run.wait_end() == 5

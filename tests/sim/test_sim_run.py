@@ -4,7 +4,7 @@ import pytest
 
 from retinue.plan.records import Dependency, TrainerPlan
 from retinue.supervise.ending import Cause
-from retinue.supervise.state import RunPhase
+from retinue.supervise.state import RunPhase, TrainerState
 from retinue.terms.launch import StopSpec
 from retinue.terms.replica import OnExhausted, Phase, Policy, RestartPolicy
 from support.world import Script, World, build_test_plan, service
@@ -166,6 +166,26 @@ def test_a_controller_killed_at_any_moment_repeats_and_loses_nothing(moment_s: f
     world.kill_controller()
     assert world.run_to_end() == 0
     assert len(world.launched) == len(set(world.launched))
+
+
+def test_a_controller_killed_between_deciding_on_the_trainer_and_ordering_it_orders_it_again() -> None:
+    world = start_world(plan=build_test_plan([service("judge")]))
+    world.run_until(lambda: world.run.state.trainer is TrainerState.ASKED)
+    assert world.trainer is None
+    world.kill_controller()
+    assert world.run_to_end() == 0
+    assert world.trainer is not None
+
+
+def test_a_stop_between_deciding_on_the_trainer_and_ordering_it_starts_none_later() -> None:
+    world = start_world(plan=build_test_plan([service("judge")]), trainer_s=None)
+    world.files_s = 1e6
+    world.run_until(lambda: world.run.state.trainer is TrainerState.ASKED)
+    world.signal("TERM")
+    world.run_for(1.0)
+    world.kill_controller()
+    assert world.run_to_end() == 143
+    assert world.trainer is None
 
 
 def test_a_controller_restart_changes_no_incarnation() -> None:

@@ -270,6 +270,8 @@ class World:
     ) -> None:
         self.plan, self.scripts, self.trainer_s = plan, scripts or {}, trainer_s
         self.trainer_code, self.trainer_stop_s = 0, 0.5
+        self.files_s = 0.05
+        """Until the files that the trainer reads first are written."""
         self.now, self.started_utc = 1000.0, 1_000_000.0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -277,6 +279,7 @@ class World:
         self.notes: list[str] = []
         self.orders: list[dict[str, Any]] = []
         self.launched: list[str] = []
+        self.said: list[str] = []
         self._heard: dict[str, float] = {}
         self.saved: dict[str, Any] = {}
         self.exit_code: int | None = None
@@ -339,6 +342,13 @@ class World:
 
     def save(self, key: str, value: Any) -> None:
         self.saved[key] = value
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def start_trainer(self, order: dict[str, Any]) -> None:
+        starts = self.controller_starts
+        self.after(self.files_s, lambda: self.order(order) if starts == self.controller_starts else None)
 
     def finish(self, exit_code: int) -> None:
         self.exit_code = exit_code

@@ -95,6 +95,13 @@ def test_the_trainer_gets_urls_groups_and_a_no_proxy_that_covers_loopback() -> N
     assert caller == {"PATH": "/bin", "HTTP_PROXY": "http://proxy:3128", "no_proxy": "example.org"}
 
 
+def test_the_trainer_of_a_nested_run_sees_nothing_of_the_outer_one() -> None:
+    caller = {"RETINUE_JUDGE_URL": "http://stale", "RETINUE_RUN_ID": "outer", "HOME": "/home/u"}
+    env = build_trainer_environment(build_test_plan([service("corpus")]), RECORD, caller, 21001)
+    assert "RETINUE_JUDGE_URL" not in env
+    assert (env["RETINUE_RUN_ID"], env["HOME"]) == ("abc", "/home/u")
+
+
 def test_no_proxy_does_not_grow_when_runs_are_nested() -> None:
     once = extend_no_proxy("", ("127.0.0.1",))
     assert extend_no_proxy(once, ("127.0.0.1",)) == once

@@ -157,7 +157,8 @@ def test_a_status_file_rests_after_it_was_written_but_the_last_one_is_always_wri
 ) -> None:
     monkeypatch.setattr("retinue.supervise.recorder.STATUS_REST_S", 1000.0)
     run = start_told_world(build_test_plan([service("judge")])).run
-    recorder = Recorder(RunRecord("abc", "test", 0, str(tmp_path), str(tmp_path), str(tmp_path), str(tmp_path)))
+    record = RunRecord("abc", "test", 0, str(tmp_path), str(tmp_path), str(tmp_path), str(tmp_path))
+    recorder = Recorder(record, lambda text: None)
     written = []
     for phase in (RunPhase.RUNNING, RunPhase.ENDING, RunPhase.OVER):
         run.state = replace(run.state, phase=phase)

@@ -97,7 +97,9 @@ def test_a_response_made_to_be_slow_to_search_is_judged(response: str) -> None:
     assert judge(response, "4")[0] == 0.0
 
 
-@pytest.mark.parametrize("response", ["", " \n", "\x00", "\ud800", r"\boxed{\ud800}", "\\boxed{\ud800}", "\\boxed{\x00}"])
+@pytest.mark.parametrize(
+    "response", ["", " \n", "\x00", "\ud800", r"\boxed{\ud800}", "\\boxed{\ud800}", "\\boxed{\x00}"]
+)
 def test_odd_bytes_and_silence_score_nothing_and_their_reason_can_be_sent(response: str) -> None:
     assert judge(response, "4")[0] == 0.0
 

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - the look-alikes of minus and times are tested
 """`numeric`: which number is the answer, how it is written, and what counts as near."""
 
 from typing import Any

@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,9 @@ def test_what_is_wrong_with_a_plugin_is_said_with_its_line(write: Write, text: s
 
 
 def test_an_exception_while_warming_is_said_with_its_line(write: Write) -> None:
-    text = "def check(response, gold, args): return 1.0\ndef warm():\n    raise OSError('no model')\ncheck.warm = warm\n"
+    text = (
+        "def check(response, gold, args): return 1.0\ndef warm():\n    raise OSError('no model')\ncheck.warm = warm\n"
+    )
     path = write("rewards_cold", text)
     verifier = load_verifier("mine", "rewards_cold:check")
     with pytest.raises(PluginError, match=re.escape(f"{path}:3: OSError: no model")):
@@ -97,8 +100,8 @@ def test_ctrl_c_while_a_plugin_is_imported_is_no_fault_of_the_plugin(write: Writ
     [
         ("no_such_module:check", "no module 'no_such_module'.*plugin_path"),
         ("no.such.module:check", "no module 'no'"),
-        ("json:loadz", "did you mean 'loads'"),
-        ("math:check", "a module of Python itself"),
+        ("json:dumbs", "did you mean 'dumps'"),
+        ("sys:check", "a module of Python itself"),
         ("json", "module:function"),
         (":check", "module:function"),
         ("json:", "module:function"),
@@ -117,15 +120,11 @@ def test_a_missing_library_of_the_extra_is_named_with_the_line_that_installs_it(
         load_verifier("math", "rewards_math:check")
 
 
-def test_a_plugin_called_like_a_module_of_python_breaks_nobody(write: Write) -> None:
-    write("json", "raise RuntimeError('shadowed')\n")
-    before = sys.modules.pop("json")
-    try:
-        assert load_verifier("mine", "json:loads") is not None
-    except PluginError as error:
-        assert "cannot be called with" in str(error)  # noqa: PT017 - json.loads takes other arguments, and was found
-    finally:
-        sys.modules["json"] = before
+def test_a_plugin_called_like_a_module_of_python_is_not_imported_in_its_place(write: Write) -> None:
+    path = write("json", "raise RuntimeError('shadowed')\n")
+    found = PathFinder.find_spec("json")
+    assert found is not None
+    assert found.origin not in (None, str(path))
 
 
 def test_a_search_path_that_is_no_directory_is_refused_by_name(tmp_path: Path) -> None:
@@ -135,7 +134,9 @@ def test_a_search_path_that_is_no_directory_is_refused_by_name(tmp_path: Path) -
 
 def test_the_plugins_in_the_documentation_load_and_score(write: Write) -> None:
     page = (DOCS / "checks.md").read_text()
-    [text] = [body for body in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL) if "def check" in body]
+    [text] = [
+        body for body in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL) if "def check" in body
+    ]
     write("palindrome", text)
     verifier = load_verifier("palindrome", "palindrome:check")
     prepared = verifier.prepare({"min_words": 2}, {})  # type: ignore[attr-defined]

@@ -65,6 +65,8 @@ class Beat(Message, frozen=True, tag=True):
     """Since the agent started; log lines dropped because the file system was slow or full."""
     journal_stuck_s: float = 0.0
     """How long the agent's oldest unwritten log line has waited."""
+    failing: dict[str, str] = {}
+    """Replica -> why its probes do not pass, for those that are not ready; at most 64."""
 
 
 class Report(Message, frozen=True, tag=True):

@@ -7,6 +7,7 @@ requests it was serving, and the next one serves the backlog.
 import argparse
 import asyncio
 import importlib
+import os
 import resource
 import signal
 import socket
@@ -33,28 +34,34 @@ BACKLOG = 4096
 """Connections that wait while no gateway runs; the kernel caps it at net.core.somaxconn."""
 END_S = 0.5
 """Twice this is how long requests in flight may take to end after SIGTERM; who calls at teardown is gone already."""
+BEAT_S = 1.0
+"""The keeper kills a gateway whose loop did not run for 5 s."""
 
 
 def main(argv: list[str]) -> int:
-    """Run as the keeper starts it: `gateway --listen-fd N --control-path PATH --join FILE`."""
+    """Run as the keeper starts it: `gateway --listen-fd N --control-path PATH --join FILE --beat-fd N`."""
     parser = argparse.ArgumentParser(prog="retinue gateway", allow_abbrev=False)
     parser.add_argument("--listen-fd", type=int, required=True)
     parser.add_argument("--control-fd", type=int)
     parser.add_argument("--control-path", required=True)
+    parser.add_argument("--beat-fd", type=int, help="a pipe of the keeper; without one nobody notices a hang")
     parser.add_argument("--join", required=True, help="the node's join file: the token is in it, never in argv")
     words = parser.parse_args(argv)
     try:
         token = read_join(Path(words.join)).token
-        return run_gateway(words.listen_fd, words.control_fd, words.control_path, token)
+        return run_gateway(words.listen_fd, words.control_fd, words.control_path, token, words.beat_fd)
     except (OSError, PermanentError) as error:
         print(f"retinue gateway: cannot start: {error}", file=sys.stderr)
         return PermanentError.exit_code
 
 
-def run_gateway(listen_fd: int, control_fd: int | None, control_path: str, token: str) -> int:
+def run_gateway(
+    listen_fd: int, control_fd: int | None, control_path: str, token: str, beat_fd: int | None = None
+) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code.
 
-    Shape:  `listen_fd` a bound TCP socket, taken over; `control_fd` a bound unix socket, or None: bind `control_path`.
+    Shape:  `listen_fd` a bound TCP socket, taken over; `control_fd` a bound unix socket, or None: bind `control_path`;
+            `beat_fd` the non-blocking pipe that is written to once a second, or None.
     Errors: PermanentError when a socket cannot be used.
     """
     install_notes()
@@ -65,7 +72,7 @@ def run_gateway(listen_fd: int, control_fd: int | None, control_path: str, token
     except OSError as error:
         raise PermanentError(f"cannot serve descriptor {listen_fd}: {error.strerror or error}") from None
     with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
-        runner.run(_serve_until_told(listen, control, token))
+        runner.run(_serve_until_told(listen, control, token, beat_fd))
     return 0
 
 
@@ -103,14 +110,29 @@ async def open_gateway(
             doorkeeper.close()
 
 
-async def _serve_until_told(listen: socket.socket, control: socket.socket, token: str) -> None:
+async def _serve_until_told(listen: socket.socket, control: socket.socket, token: str, beat_fd: int | None) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_note_exception)
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    async with open_gateway(listen, control, token, read_own_uid()):
+    async with open_gateway(listen, control, token, read_own_uid()), asyncio.TaskGroup() as group:
+        beating = group.create_task(_beat(beat_fd)) if beat_fd is not None else None
         await told.wait()
+        if beating is not None:
+            beating.cancel()
+
+
+async def _beat(beat_fd: int) -> None:
+    """Show the keeper that this loop runs."""
+    while True:
+        try:
+            os.write(beat_fd, b".")
+        except BlockingIOError:
+            pass  # The keeper does not run; once it does, it finds more beats than it needs.
+        except BrokenPipeError:
+            return
+        await asyncio.sleep(BEAT_S)
 
 
 def _note_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

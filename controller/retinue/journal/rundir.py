@@ -19,6 +19,7 @@ from retinue.errors import EdgeError, PermanentError, TransientError, UsageError
 from retinue.journal.files import replace_file
 from retinue.journal.lock import find_owner, is_owner_alive, release_lock, take_lock
 from retinue.terms import run as files
+from retinue.terms.record import Record
 
 RUNS = "retinue-runs"
 HINTS = {
@@ -55,6 +56,58 @@ def build_edge_error(what: str, error: OSError) -> EdgeError:
     return TransientError(text) if error.errno in TRANSIENT else PermanentError(text)
 
 
+class TakenNameError(PermanentError):
+    """A run directory of that name has just been made by another run; the next name may be free."""
+
+
+class Before(Record, frozen=True):
+    """What was there before a run directory was made, so that all of it can be taken back."""
+
+    missing: tuple[Path, ...]
+    """Directories of its path, and `retinue-runs` of the start directory, that did not exist; innermost first."""
+    names: frozenset[str]
+    """In the run directory."""
+    links: tuple[tuple[Path, str], ...]
+    """`current` and `latest`, and where they pointed; empty: not there."""
+
+
+def look_before(run_dir: Path, start_dir: Path) -> Before:
+    """Look at a place where `create_run_dir` is about to make one."""
+    runs = start_dir / RUNS
+    missing = _find_missing(run_dir)
+    missing += [path for path in _find_missing(runs) if path not in missing]
+    links = tuple((link, _read_link(link)) for link in (run_dir / files.CURRENT, runs / files.LATEST))
+    names = frozenset(os.listdir(run_dir)) if run_dir.is_dir() else frozenset[str]()
+    return Before(tuple(missing), names, links)
+
+
+def take_back_run_dir(run_dir: Path, run_id: str, attempt: int, before: Before) -> None:
+    """Undo what `create_run_dir` has made whole: the run will not begin. What cannot be undone stays.
+
+    Shape: `manifest.yaml` of an older run in the same directory is not restored.
+    """
+    attempt_dir = run_dir / f"attempt-{attempt}"
+    if run_dir in before.missing:
+        shutil.rmtree(run_dir, ignore_errors=True)
+    else:
+        shutil.rmtree(attempt_dir, ignore_errors=True)
+        for old in run_dir.glob(f"{attempt_dir.name}.old-*"):
+            if old.name not in before.names:
+                old.rename(attempt_dir)
+    for link, target in before.links:
+        with suppress(OSError):
+            replace_link(link, target) if target else link.unlink()
+    with suppress(OSError):
+        release_lock(run_dir / files.LOCK, run_id)
+    for directory in before.missing:
+        with suppress(OSError):
+            directory.rmdir()
+
+
+def _read_link(path: Path) -> str:
+    return os.readlink(path) if path.is_symlink() else ""
+
+
 def create_run_dir(
     run_dir: Path,
     run_id: str,
@@ -63,20 +116,22 @@ def create_run_dir(
     start_dir: Path | None = None,
     job: str = "",
     pause: Callable[[float], None] = time.sleep,
+    is_new: bool = False,
 ) -> Path:
     """Make the run's directories, take its lock, write its first files; return the attempt directory.
 
     Shape:  `texts` is path below the run directory -> content; `latest` is set in `start_dir/retinue-runs` (None:
             beside the run directory); where that cannot be, commands need the run directory as RUN. `pause` waits
-            for a sign of life of another owner; what it raises ends this too.
-    Errors: PermanentError when the place is not usable or another run owns it; TransientError on a full disk.
-            Nothing is left of what was made.
+            for a sign of life of another owner; what it raises ends this too. `is_new`: it must not exist yet.
+    Errors: PermanentError when the place is not usable or another run owns it; TransientError on a full disk;
+            TakenNameError when another run was quicker with a new name. Nothing is left of what was made.
     """
     lock, attempt_dir = run_dir / files.LOCK, run_dir / f"attempt-{attempt}"
     made = _find_missing(run_dir)
     is_locked = is_whole = False
     try:
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _make_dir(run_dir, is_new):
+            made = made[1:] if made[:1] == [run_dir] else made
         _check_usable(run_dir)
         take_lock(lock, run_id, attempt, job, pause=pause)
         is_locked = True
@@ -90,6 +145,20 @@ def create_run_dir(
     with suppress(OSError):
         _point_latest(run_dir, start_dir)
     return attempt_dir
+
+
+def _make_dir(run_dir: Path, is_new: bool) -> bool:
+    """Make the directory; mkdir(2) alone decides whose it is. Says whether it was made here."""
+    run_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        run_dir.mkdir(mode=0o700)
+    except FileExistsError as error:
+        if is_new:
+            raise TakenNameError(f"cannot make {str(run_dir)!r}: another run has just taken that name") from error
+        if not run_dir.is_dir():
+            raise
+        return False
+    return True
 
 
 def _fill_run_dir(run_dir: Path, attempt_dir: Path, texts: Mapping[str, str]) -> None:
@@ -198,8 +267,13 @@ def find_run(run: str | None, cwd: Path) -> Path:
     for candidate in candidates:
         if (candidate / files.CURRENT).is_dir():
             return candidate.resolve()
-    looked = ", ".join(str(candidate) for candidate in candidates[:2])
-    hint = "give the run directory as RUN" if run is None else "list them with `ls retinue-runs`"
+    # An absolute path is the same from anywhere.
+    looked = ", ".join(dict.fromkeys(str(candidate) for candidate in candidates[:2]))
+    hint = (
+        "no run was started in this directory, or it is gone; give the run directory as RUN"
+        if run is None
+        else "list them with `ls retinue-runs`"
+    )
     raise UsageError(f"cannot find a run at {looked}; {hint}")
 
 

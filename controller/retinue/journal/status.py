@@ -101,8 +101,8 @@ class Status(Record, frozen=True):
 
 
 COLUMNS = 80
-STALE_S = 15.0
-"""A snapshot older than this is printed with its age: the controller is down, or the file system hangs."""
+STALE_S = 5.0
+"""A snapshot this old is printed with its age: a controller that can write is at it every second or two."""
 
 
 def read_status(path: Path) -> Status | None:
@@ -113,14 +113,21 @@ def read_status(path: Path) -> Status | None:
         return None
 
 
+def describe_age(age_s: float) -> str:
+    """Say that a snapshot is too old to tell of now; empty when it is not."""
+    if age_s < STALE_S:
+        return ""
+    return f"this snapshot is {age_s:.0f} s old: the controller is down, or the file system is full or hangs"
+
+
 def render_status(status: Status, now_utc: float) -> str:
     """Print a snapshot in 80 columns: sentences are wrapped, tables are cut."""
-    age_s = now_utc - status.updated_utc
     head = [f"run {status.name} ({status.run_id}), attempt {status.attempt}: {status.phase}"]
     if status.ended_by:
         head.append(f"ended by {status.ended_by}: {status.cause}")
-    elif age_s > STALE_S:
-        head.append(f"this snapshot is {age_s:.0f} s old: the controller is down, or the file system hangs")
+    age = describe_age(now_utc - status.updated_utc)
+    if age and status.phase != "over":
+        head.append(age)
     head.append(_render_trainer(status, now_utc))
     table = ["", f"{'SERVICE':<18} {'READY':>7} {'RESTARTS':>8} {'IN FLIGHT':>9}  LAST"]
     for item in status.services:

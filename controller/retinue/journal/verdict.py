@@ -4,6 +4,7 @@
 it; `unknown` when a node could not say.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,8 @@ def render_verdict(verdict: Verdict) -> str:
     for name, service in verdict.services.items():
         failed = f", failed: {' '.join(service.failed)}" if service.failed else ""
         hard = f", {service.killed_hard} killed hard" if service.killed_hard else ""
-        lines.append(f"  {name:<10} {service.incarnations} launches, {service.restarts} restarts{hard}{failed}")
+        counts = f"{_count(service.incarnations, 'launch', 'es')}, {_count(service.restarts, 'restart', 's')}"
+        lines.append(f"  {name:<10} {counts}{hard}{failed}")
     for name, node in verdict.nodes.items():
         left = f", left: {' '.join(map(str, node.left))}" if node.left else ""
         lines.append(f"  node {name}: clean {node.clean} ({node.rung or 'no report'}){left} {node.note}".rstrip())
@@ -107,19 +109,32 @@ def render_verdict(verdict: Verdict) -> str:
     return "\n".join(map(escape_controls, lines))
 
 
+def _count(number: int, word: str, plural: str) -> str:
+    return f"{number} {word}{'' if number == 1 else plural}"
+
+
 TURNING_POINTS = ("NodeLost", "Exited", "LaunchRefused", "LivenessLost")
+RECOVERED = ("ready", "stopped")
+"""Phases that make up for an earlier failure: it is published again, or it has done what it was to do."""
+SERVICES_FAILED = ("not_ready", "fail_run", "node_lost")
+"""Ends that failures of services and nodes lead to; with any other they are only what was down at the time."""
 SUBJECTS_SHOWN = 8
 
 
 def explain_verdict(verdict: Verdict, events: Sequence[EventLine]) -> list[str]:
-    """Tell why a run ended: what ended it, then the failures that led to it, the first one first.
+    """Tell why a run ended: what ended it, then the failures that nothing had made up for, the first one first.
 
-    Shape: lines for people; per subject its first failure before the stop began, and how many more there were.
+    Shape: lines for people; per subject its first failure since it was last well, and how many more there were. None
+           of them explains a trainer that ended with 0.
     """
-    lines = [escape_controls(f"{verdict.ended_by}: {verdict.cause} (exit code {verdict.exit_code})")]
-    failures = _find_failures(events)
+    code = f"exit code {verdict.exit_code}"
+    said = f"{verdict.ended_by}: {verdict.cause}"
+    lines = [escape_controls(said if re.search(rf"\b{code}\b", verdict.cause) else f"{said} ({code})")]
+    is_well = verdict.ended_by == "trainer" and verdict.exit_code == 0
+    failures = {} if is_well else _find_failures(events)
     if failures:
-        lines.append("what led to it, the first first:")
+        is_cause = verdict.ended_by in SERVICES_FAILED
+        lines.append(f"{'what led to it' if is_cause else 'what had failed and was still down'}, the first first:")
     for found in list(failures.values())[:SUBJECTS_SHOWN]:
         lines.append(render_event(found[0]))
         if len(found) > 1:
@@ -137,11 +152,13 @@ def explain_verdict(verdict: Verdict, events: Sequence[EventLine]) -> list[str]:
 
 
 def _find_failures(events: Sequence[EventLine]) -> dict[str, list[EventLine]]:
-    """Group what went wrong before the stop began by subject, in order of the first failure."""
+    """Group what went wrong before the stop began, and was not made up for by then, in order of the first failure."""
     failures: dict[str, list[EventLine]] = {}
     for line in events:
         if line.event == "StopBegun":
             break
-        if line.event in TURNING_POINTS and line.after != "stopped":
+        if line.after in RECOVERED:
+            failures.pop(line.subject, None)
+        elif line.event in TURNING_POINTS:
             failures.setdefault(line.subject, []).append(line)
     return failures

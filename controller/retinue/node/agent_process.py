@@ -153,7 +153,7 @@ class AgentProcess:
         estate.adopt_all(slots, read_memory(self.join.node_dir))
         slots.start(gateway.run())
         slots.start(self._serve(slots, inventory))
-        slots.start(self._beat_controller())
+        slots.start(self._beat_controller(slots))
         slots.start(self._watch_orphan(slots))
 
     async def _beat_keeper(self) -> None:
@@ -192,7 +192,7 @@ class AgentProcess:
             observed=slots.observe(),
         )
 
-    async def _beat_controller(self) -> None:
+    async def _beat_controller(self, slots: Slots) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
             now_s = self._loop.time()
@@ -202,6 +202,7 @@ class AgentProcess:
                 memory_free_mib=read_memory_free_mib(),
                 log_lines_lost=self.ends.writer.lost_lines,
                 journal_stuck_s=self.ends.writer.stuck_s(now_s),
+                failing=slots.describe_failing(),
             )
             self._outbox.say_now(beat)
 

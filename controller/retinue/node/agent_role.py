@@ -8,13 +8,11 @@ from socket import socket
 
 from retinue.node.descriptors import build_pair, receive_packet, send_packet
 from retinue.node.orders import ToAgent, ToKeeper
-from retinue.node.roles import AGENT, describe_end, kill_role, start_role
+from retinue.node.roles import AGENT, REAP_LIMIT_S, Beats, describe_end, kill_role, start_role
 from retinue.node.settings import NodeSettings
 from retinue.node.spawn import Child, SpawnError
 from retinue.terms.record import DecodeError
 
-_REAP_LIMIT_S = 2.0
-"""A killed agent that is not reaped by then hangs in the kernel; it can run no more, so the next one may."""
 _DEAF_LIMIT_S = 1.0
 _DELAYS_S = (0.0, 0.5, 2.0)
 """Before the n-th restart; the first is at once."""
@@ -42,9 +40,7 @@ class AgentRole:
     pid: int = 0
     """0: none runs."""
     _child: Child | None = None
-    _started_s: float = 0.0
-    _heard_s: float | None = None
-    """Last beat; None before the first."""
+    _beats: Beats = field(default_factory=Beats)
     _killed_s: float | None = None
     _deaf_s: float | None = None
     """When it closed its socket."""
@@ -55,14 +51,14 @@ class AgentRole:
         """Start the next agent when that is due; True when one was started."""
         if self._due_s is None or now_s < self._due_s:
             return False
-        self._due_s = self._heard_s = self._killed_s = self._deaf_s = None
-        self._started_s = now_s
+        self._due_s = self._killed_s = self._deaf_s = None
+        self._beats = Beats(now_s)
         ours, theirs = build_pair()
         ours.setblocking(False)
         try:
             argv = self.settings.agent_argv or (sys.executable, *AGENT)
             fd = theirs.fileno()
-            self._child = start_role(self.settings, "agent", argv, fd, {"{keeper_fd}": str(fd)})
+            self._child = start_role(self.settings, "agent", argv, (fd,), {"{keeper_fd}": str(fd)})
         except SpawnError as error:
             ours.close()
             self._note_death(str(error), now_s)
@@ -74,14 +70,11 @@ class AgentRole:
         return True
 
     def take_beat(self, now_s: float) -> None:
-        self._heard_s = now_s
+        self._beats.heard_s = now_s
 
     def forgive_silence(self, now_s: float) -> None:
         """Restart the clock: it was the keeper that did not run."""
-        if self._heard_s is not None:
-            self._heard_s = now_s
-        else:
-            self._started_s = now_s
+        self._beats.forgive(now_s)
 
     def kill(self, reason: str, now_s: float) -> None:
         """Kill it for a reason; its death is noted when it is reaped, or soon after when it hangs."""
@@ -95,15 +88,12 @@ class AgentRole:
         if self._child is None:
             return False
         if self._killed_s is not None:
-            return now_s - self._killed_s >= _REAP_LIMIT_S
+            return now_s - self._killed_s >= REAP_LIMIT_S
         if self._deaf_s is not None:
             if now_s - self._deaf_s >= _DEAF_LIMIT_S:
                 self.kill("closed its socket", now_s)
-        elif self._heard_s is None:
-            if now_s - self._started_s >= self.settings.first_beat_s:
-                self.kill(f"no first beat for {self.settings.first_beat_s:g} s", now_s)
-        elif now_s - self._heard_s >= self.settings.beat_timeout_s:
-            self.kill(f"no beat for {self.settings.beat_timeout_s:g} s", now_s)
+        elif silence := self._beats.describe_silence(self.settings, now_s):
+            self.kill(silence, now_s)
         return False
 
     def take_exit(self, status: int | None, now_s: float) -> None:
@@ -120,7 +110,7 @@ class AgentRole:
         self._note_death(reason, now_s)
 
     def _note_death(self, reason: str, now_s: float) -> None:
-        if now_s - self._started_s >= self.settings.agent_forgiven_s:
+        if now_s - self._beats.started_s >= self.settings.agent_forgiven_s:
             self.failures = 0
         self.failures += 1
         self.last_reason = reason

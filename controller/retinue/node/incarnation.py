@@ -59,6 +59,10 @@ class Incarnation:
         self._reaped_s = 0.0
         self._gone = asyncio.Event()
 
+    def describe_failing(self) -> str:
+        """Say why what runs is not ready; empty when it is, or does not run."""
+        return self.prober.describe_failing() if self.prober is not None and self.is_running else ""
+
     # --- what happens to it ------------------------------------------------------
 
     def stop(self, number: int, grace_s: float) -> None:

@@ -19,6 +19,7 @@ from retinue.node import kernel
 from retinue.node.agent_role import AgentRole
 from retinue.node.census import build_census, kill_left, kill_namespace
 from retinue.node.descriptors import close_fds
+from retinue.node.gateway_role import GatewayRole
 from retinue.node.kept import Answers, KeptIncarnation, KeptTable
 from retinue.node.orders import (
     AgentBeat,
@@ -34,7 +35,7 @@ from retinue.node.orders import (
     ToKeeper,
 )
 from retinue.node.outer_link import OuterLink
-from retinue.node.roles import GatewayRole, limit_log
+from retinue.node.roles import limit_log
 from retinue.node.settings import KEEPER_SPENT, NodeSettings
 from retinue.node.wakeup import catch_signals, read_signals, reap_children
 from retinue.terms.record import from_json
@@ -101,11 +102,13 @@ class _Keeper:
         if self._link.fileno() in ready:
             self._link.read()
         self._serve_agent(now_s)
+        self._gateway.take_beats(now_s)
         for incarnation in self._kept.list_unsettled():
             if incarnation.child.status_fd in ready:
                 self._answer(self._kept.settle(incarnation))
         if has_stalled:
             self._agent.forgive_silence(now_s)
+            self._gateway.beats.forgive(now_s)
         self._tick(now_s)
 
     def _poll(self, wait_s: float) -> set[int]:
@@ -114,6 +117,8 @@ class _Keeper:
         poller.register(self._link.fileno(), select.POLLIN)
         if self._agent.end is not None:
             poller.register(self._agent.end, select.POLLIN | (select.POLLOUT if self._agent.has_waiting() else 0))
+        if self._gateway.beat_fd is not None:
+            poller.register(self._gateway.beat_fd, select.POLLIN)
         for incarnation in self._kept.list_unsettled():
             poller.register(incarnation.child.status_fd, select.POLLIN)
         return {fd for fd, _ in poller.poll(wait_s * 1000)}

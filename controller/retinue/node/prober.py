@@ -29,6 +29,13 @@ class Prober:
         self._timer: asyncio.Task[None] | None = None
         self._ended: list[asyncio.Task[None]] = []
 
+    def describe_failing(self) -> str:
+        """Say why it is not ready, by the probe that was asked last; empty when it is, or nobody was asked yet."""
+        if self.state.is_ready:
+            return ""
+        causes = [f"{kind.value} probe: {cause}" for kind, cause in self.last_causes.items() if cause]
+        return causes[-1] if causes else ""
+
     def start(self) -> None:
         """Begin to ask."""
         self._timer = asyncio.create_task(self._run())

@@ -32,9 +32,9 @@ class NodeSettings(Record, frozen=True):
     agent_argv: tuple[str, ...] = ()
     """`{keeper_fd}` and `{join}` are filled in. Empty: this package's agent."""
     gateway_argv: tuple[str, ...] = ()
-    """`{listen_fd}`, `{control_path}` and `{join}` are filled in. Empty: this package's gateway."""
+    """`{listen_fd}`, `{beat_fd}`, `{control_path}` and `{join}` are filled in. Empty: this package's gateway."""
     beat_timeout_s: float = 5.0
-    """An agent that was heard once and is silent for this long is killed and started again."""
+    """An agent or a gateway that was heard once and is silent for this long is killed and started again."""
     first_beat_s: float = 60.0
     """Until its first beat: a cold shared file system is slow to read an interpreter."""
     agent_limit: int = 3

@@ -34,6 +34,9 @@ from retinue.node.site import Site
 from retinue.terms.launch import LaunchSpec
 from retinue.terms.replica import LivenessLost
 
+FAILING_MAX = 64
+"""Causes in one beat."""
+
 
 class Gateway(Protocol):
     """The node's gateway."""
@@ -65,6 +68,15 @@ class Slots:
         self._on_end = on_end
         self._on_bug = on_bug
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def describe_failing(self) -> dict[str, str]:
+        """Say why what is not ready is not: the last answer of its probes."""
+        found: dict[str, str] = {}
+        for replica, incarnation in self.by_replica.items():
+            cause = incarnation.describe_failing()
+            if cause and len(found) < FAILING_MAX:
+                found[replica] = cause
+        return found
 
     # --- the controller's orders -----------------------------------------------------
 

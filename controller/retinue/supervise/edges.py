@@ -85,6 +85,14 @@ class Edges(Protocol):
         """The stub's `launch` order for this run's nodes."""
         ...
 
+    def say(self, text: str) -> None:
+        """Print a line on the run's terminal."""
+        ...
+
+    def start_trainer(self, order: dict[str, Any]) -> None:
+        """Let the files that the trainer reads first be current, then hand the stub its `trainer` order."""
+        ...
+
     def finish(self, exit_code: int) -> None:
         """The run is over: write the verdict, tell the stub, end this process."""
         ...

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from retinue.channel.messages import Answer, Ask, FromAgent, Hello, Refused, Welcome
 from retinue.channel.server import AgentConnection, ChannelServer, ChannelSettings
@@ -48,6 +49,8 @@ from retinue.terms.run import RunRecord
 
 TICK_S = 1.0
 SNAPSHOT_S = 0.1
+FILES_S = 2.0
+"""How long the trainer waits for the files it may read first; a file system that hangs does not keep it longer."""
 
 
 class RealClock:
@@ -107,18 +110,30 @@ class Controller:
         self.gateway_ports = build_port_candidates(record.run_id, read_ephemeral_range())
         join_path = str(Path(record.run_dir) / files.JOIN / f"{plan.allocation.nodes[0].name}.pem")
         self.launch_order = build_local_launch(record.python, join_path, env)
-        self.recorder = Recorder(record)
+        self.recorder = Recorder(record, self.say)
         self.journal = self.recorder
         fleet = Fleet(plan, self, find_secrets(plan, env))
         self.run = Run(plan, self, fleet, Surroundings(plan, record, dict(env)))
         self._is_over = asyncio.Event()
         self._soon: asyncio.TimerHandle | None = None
+        self._start_trainer_task: asyncio.Task[None] | None = None
         self._is_settled = False
 
     # --- edges -------------------------------------------------------------------
 
+    def say(self, text: str) -> None:
+        self.stub.order({"op": "say", "text": text})
+
     def post(self, happening: Happening) -> None:
         self.queue.put_nowait(happening)
+
+    def start_trainer(self, order: dict[str, Any]) -> None:
+        self.recorder.write_snapshots(self.run, is_urgent=True)
+        self._start_trainer_task = asyncio.get_running_loop().create_task(self._order_when_written(order))
+
+    async def _order_when_written(self, order: dict[str, Any]) -> None:
+        await asyncio.to_thread(self.recorder.flush, FILES_S)
+        self.stub.order(order)
 
     def finish(self, exit_code: int) -> None:
         verdict = build_verdict(self.run, self.record, exit_code, self.clock.now_utc())

@@ -6,6 +6,7 @@ waits for the run directory.
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ STATUS_REST_S = 0.0002
 which is 1 % of a core and 1.4 MB/s of a shared file system."""
 READABLE = 1000
 """Replicas up to which the status file is indented for people; indenting more takes longer than a decision may wait."""
+STUCK_S = 5.0
+"""Waiting for longer than this to write is an event."""
 EVENTS_PER_START = 10**9
 """More events than one controller can write."""
 
@@ -35,8 +38,11 @@ EVENTS_PER_START = 10**9
 class Recorder:
     """Implements `edges.Journal`; writes status, endpoints and the lock's sign of life."""
 
-    def __init__(self, record: RunRecord) -> None:
+    def __init__(self, record: RunRecord, say: Callable[[str], None]) -> None:
         self._record = record
+        self._say = say
+        """Prints a line on the run's terminal, never waiting for it."""
+        self._is_stuck = False
         self._dir = Path(record.attempt_dir)
         self._events_path = str(self._dir / files.EVENTS)
         self._writer = Writer()
@@ -57,10 +63,11 @@ class Recorder:
         line = EventLine(self._seq, time.time(), subject, event, reason, before, after, detail)
         self._writer.append(self._events_path, to_json(line) + b"\n", is_vital=True)
 
-    def write_snapshots(self, run: Run) -> None:
+    def write_snapshots(self, run: Run, is_urgent: bool = False) -> None:
         """Write what changed: status when its rest is over, endpoints when they differ, the lock now and then."""
         now_s = time.monotonic()
-        if now_s >= self._status_due_s or run.state.phase is RunPhase.OVER:
+        self._note_trouble(now_s)
+        if now_s >= self._status_due_s or is_urgent or run.state.phase is RunPhase.OVER:
             self._status_due_s = now_s + STATUS_REST_S * len(run.fleet.seats)
             status = build_status(run, self._record, self._rows, os.getpid(), time.time(), self._describe(now_s))
             is_readable = len(run.fleet.seats) <= READABLE
@@ -82,6 +89,22 @@ class Recorder:
         """Who took the run directory over, in words; empty while it is ours."""
         owner = self._lock.lost_to
         return "" if owner is None else f"run {owner.run_id}, attempt {owner.attempt}, pid {owner.pid} on {owner.host}"
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything is written, or until the time is over."""
+        self._writer.flush(timeout_s)
+
+    def _note_trouble(self, now_s: float) -> None:
+        """Say once in the journal, and on the terminal, that the run directory takes nothing, and once that it does."""
+        state = self._describe(now_s)
+        is_stuck = state.stuck_s > STUCK_S
+        if is_stuck == self._is_stuck:
+            return
+        self._is_stuck = is_stuck
+        event, what = ("JournalStuck", "takes nothing") if is_stuck else ("JournalBack", "takes what is written again")
+        text = f"the run directory {what}" + (f": {state.last_error}" if state.last_error else "")
+        self.note("run", event, text)
+        self._say(f"{text}; the run goes on without it" if is_stuck else text)
 
     def _describe(self, now_s: float) -> JournalStatus:
         writer = self._writer

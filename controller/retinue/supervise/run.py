@@ -36,6 +36,7 @@ from retinue.supervise.happenings import (
     TrainerStarted,
 )
 from retinue.supervise.nodes import Nodes
+from retinue.supervise.progress import Progress
 from retinue.supervise.seat import Seat
 from retinue.supervise.spread import TIMER as ROUTES_TIMER
 from retinue.supervise.spread import Spread
@@ -44,7 +45,7 @@ from retinue.supervise.teardown import Teardown
 from retinue.supervise.trainer import Surroundings
 from retinue.supervise.upkeep import Upkeep
 from retinue.terms.record import replace
-from retinue.terms.replica import RestartAsked
+from retinue.terms.replica import Phase, RestartAsked
 
 
 class Run:
@@ -60,6 +61,7 @@ class Run:
         self.attendance = Attendance(self)
         self.upkeep = Upkeep(self)
         self.teardown = Teardown(self)
+        self.progress = Progress(self)
         self.controller_starts = 1
         self.spread = Spread(plan, edges, fleet, self.nodes)
 
@@ -125,7 +127,7 @@ class Run:
             case RunTimer(name=name):
                 self._take_timer(name)
             case Ticked():
-                pass
+                self.progress.take_tick()
 
     def _take_hello(self, hello: StubHello) -> None:
         self.controller_starts = hello.starts
@@ -144,6 +146,7 @@ class Run:
         """A controller that starts again learns from the stub what the trainer did meanwhile."""
         trainer = hello.trainer
         if trainer is None:
+            self._take_missing_trainer()
             return
         if trainer.errno is not None:
             self._take(TrainerRefused(trainer.errno, trainer.cause))
@@ -152,6 +155,15 @@ class Run:
             self._take(TrainerStarted(trainer.pid))
         if not trainer.is_running and self.state.trainer is not TrainerState.ENDED:
             self._take(TrainerExited(trainer.code, trainer.signal))
+
+    def _take_missing_trainer(self) -> None:
+        """The last controller was killed between its decision and the order: give it again, or not any more."""
+        if self.state.trainer is not TrainerState.ASKED:
+            return
+        if self.state.ending is None:
+            self._ask_for_trainer()
+        else:
+            self.change(trainer=TrainerState.NONE)
 
     def _take_timer(self, name: str) -> None:
         match name.partition(":"):
@@ -183,9 +195,19 @@ class Run:
             return
         self.change(phase=RunPhase.RUNNING)
         self.edges.journal.note("run", "ServicesReady", "all services are ready")
-        if self.plan.trainer.argv and self.nodes.port is not None:
+        if self.plan.trainer.argv:
             self.change(trainer=TrainerState.ASKED)
-            self.edges.stub.order(self.surroundings.build_trainer_order(self.nodes.port))
+            self._ask_for_trainer()
+
+    def _ask_for_trainer(self) -> None:
+        if self.nodes.port is not None:
+            self.edges.start_trainer(self.surroundings.build_trainer_order(self.nodes.port))
+
+    def describe_reason(self, seat: Seat) -> str:
+        """Say why a replica is in its phase; for one that is not ready yet, what its probes last answered."""
+        failing = self.nodes.views[seat.place.node].beat.failing.get(seat.replica.id, "")
+        is_waited_for = seat.replica.phase in (Phase.STARTING, Phase.UNREADY)
+        return failing if failing and is_waited_for else seat.replica.reason
 
     # --- operators ------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """From the run's state to what programs and people read: status, endpoints, verdict. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 from retinue.journal.endpoints import Endpoint, Endpoints
@@ -23,11 +22,13 @@ class ReplicaRows:
     def __init__(self) -> None:
         self._rows: dict[str, tuple[Seat, ReplicaStatus]] = {}
 
-    def build(self, seats: Mapping[str, Seat]) -> tuple[ReplicaStatus, ...]:
+    def build(self, run: Run) -> tuple[ReplicaStatus, ...]:
+        seats = run.fleet.seats
         for key, seat in seats.items():
             row = self._rows.get(key)
-            if row is None or row[0] is not seat:
-                self._rows[key] = (seat, _build_replica(seat))
+            reason = run.describe_reason(seat)
+            if row is None or row[0] is not seat or row[1].reason != reason:
+                self._rows[key] = (seat, _build_replica(seat, reason))
         return tuple(self._rows[key][1] for key in seats)
 
 
@@ -51,7 +52,7 @@ def build_status(
         gateway_port=state.gateway_port,
         trainer=TrainerStatus(state.trainer.value, state.trainer_pid, state.trainer_code, state.trainer_signal),
         services=tuple(_build_service(run, service) for service in run.plan.services),
-        replicas=rows.build(run.fleet.seats),
+        replicas=rows.build(run),
         nodes=tuple(_build_node(view) for view in run.nodes.views.values()),
         journal=journal,
         warnings=run.plan.warnings,
@@ -70,11 +71,11 @@ def _build_service(run: Run, service: ServicePlan) -> ServiceStatus:
         restarts=sum(seat.replica.restarts for seat in seats),
         in_flight=sum(view.facts.in_flight.get(service.name, 0) for view in run.nodes.views.values()),
         phases=dict(Counter(seat.replica.phase.value for seat in seats)),
-        reason=newest.replica.reason if newest else "",
+        reason=run.describe_reason(newest) if newest else "",
     )
 
 
-def _build_replica(seat: Seat) -> ReplicaStatus:
+def _build_replica(seat: Seat, reason: str) -> ReplicaStatus:
     replica = seat.replica
     return ReplicaStatus(
         id=replica.id,
@@ -86,7 +87,7 @@ def _build_replica(seat: Seat) -> ReplicaStatus:
         port=seat.port,
         since_utc=seat.changed_utc,
         restarts=replica.restarts,
-        reason=replica.reason,
+        reason=reason,
     )
 
 

@@ -204,6 +204,8 @@ class Stub:
                     self.work.signal_child(self.work.trainer, order["signal"])
                 case "signal_launch":
                     self.work.signal_child(self.work.launch, order["signal"])
+                case "say":
+                    say(str(order.get("text", "")))
                 case "verdict":
                     self._keep_verdict(order["verdict"])
                 case "finish":

@@ -8,6 +8,7 @@ A controller says (any line counts as a beat):
   {"op": "launch", "argv", "env", "stop_fd": bool, "nodes": [names]}    once; again: answered with what is
   {"op": "trainer", "argv", "env", "cwd"}                               once; again: answered with what is
   {"op": "signal_trainer" | "signal_launch", "signal": "TERM"}
+  {"op": "say", "text"}                                                 a line for the terminal, never waited for
   {"op": "verdict", "verdict": {...}}                                   the latest is kept
   {"op": "finish", "exit_code", "verdict"}                              the controller exits after it
 and hears

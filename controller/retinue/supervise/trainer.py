@@ -74,9 +74,11 @@ def build_trainer_environment(
     """Add the run's variables to the caller's environment.
 
     Shape:  the caller's variables unchanged, but for `no_proxy`, which gains loopback and the run's nodes:
-    clients inside the trainer must not ask a site proxy for 127.0.0.1.
+    clients inside the trainer must not ask a site proxy for 127.0.0.1. What another run left in the caller's
+    environment is gone: a stale URL is worse than none.
     """
-    env = {**caller, **build_shared_environment(plan, record, gateway_port), "RETINUE_NODE_DIR": record.node_dir}
+    own = {name: value for name, value in caller.items() if not name.startswith("RETINUE_")}
+    env = {**own, **build_shared_environment(plan, record, gateway_port), "RETINUE_NODE_DIR": record.node_dir}
     nodes = tuple(node.name for node in plan.allocation.nodes)
     for name in ("no_proxy", "NO_PROXY"):
         env[name] = extend_no_proxy(env.get(name, ""), (*ALWAYS_DIRECT, *nodes))

@@ -78,7 +78,7 @@ def prepare(gold: Any, args: dict[str, Any]) -> JsonGold:
 
 
 def _follow_references(resource: Resource[Any], resolver: Any, seen: set[int]) -> None:
-    """Look up every `$ref` now: one found missing while a response is checked would let the policy choose `rejected`."""
+    """Look up every `$ref` now, because what is found missing later would depend on the response."""
     contents = resource.contents
     if not isinstance(contents, dict) or id(contents) in seen:
         return
