@@ -79,6 +79,7 @@ def fork():
     pid = os.fork()
     if pid == 0:
         try:
+            os.close(ask_write)
             response = os.read(ask_read, 65536).decode()
             os.write(tell_write, repr(verifier(response, "3/4", {{}})).encode())
         finally:
@@ -132,7 +133,8 @@ def measure_checks_s(warm: Warm) -> float:
         began_s = time.perf_counter()
         assert child.ask("math", r"so \boxed{0.75}", "3/4").score == 1.0
         took_s.append(time.perf_counter() - began_s)
-        child.sock.close()
+        warm.children.remove(child)
+        child.close()
     return statistics.fmean(took_s)
 
 

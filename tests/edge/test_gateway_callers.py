@@ -95,9 +95,30 @@ async def test_each_request_of_a_strangers_connection_needs_the_token() -> None:
             assert (await client.read_answer()).status == status
 
 
+@pytest.mark.parametrize("own_uid", [-1, None])
+async def test_the_runs_token_ends_at_the_gateway_and_a_services_own_key_does_not(own_uid: int | None) -> None:
+    async def handle(request: web.BaseRequest) -> web.Response:
+        names = ("Authorization", "X-API-Key", "X-Other")
+        return web.json_response([request.headers.getall(name, []) for name in names])
+
+    async with open_scene(own_uid=own_uid) as scene:
+        scene.publish(make_route(make_backend(await scene.open_backend(handle))))
+        for sent, seen in (
+            (f"Authorization: Bearer {TOKEN}\r\n", [[], [], []]),
+            (f"authorization: bearer  {TOKEN} \r\nx-api-key: sk-judge\r\n", [[], ["sk-judge"], []]),
+            (f"X-API-Key: {TOKEN}\r\nAuthorization: Bearer sk-judge\r\n", [["Bearer sk-judge"], [], []]),
+            (f"X-API-Key: {TOKEN}\r\nAuthorization: Basic {TOKEN}\r\n", [[f"Basic {TOKEN}"], [], []]),
+            (f"X-API-Key: {TOKEN}\r\nX-Other: {TOKEN}\r\n", [[], [], [TOKEN]]),
+        ):
+            answer = await scene.ask("/judge/", headers=sent)
+            assert (answer.status, json.loads(answer.body)) == (200, seen), sent
+
+
 def test_an_empty_token_opens_nothing() -> None:
     doorkeeper = Doorkeeper(token="", own_uid=None)
     assert not doorkeeper.may_call(object(), ["Bearer "], [""])
+    empty = [("X-API-Key", ""), ("Authorization", "Bearer ")]
+    assert doorkeeper.list_passed_on(empty) == empty
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from retinue.supervise.stub_run import Run
 from retinue.supervise.stub_signals import parse_signal
 from retinue.supervise.stub_verdict import Facts, OwnEnd, build_verdict, remove_own_dir, write_verdict
 from retinue.supervise.stub_watch import FORGIVEN_AFTER_S, RESTARTS, Watch
+from retinue.supervise.stub_work import Work
 from retinue.terms.record import to_json
 from retinue.terms.run import RunRecord
 
@@ -208,6 +209,17 @@ def test_a_run_that_began_to_end_before_we_ended_it_keeps_its_first_cause(run: R
     own = OwnEnd("signal", "SIGTERM was received for the third time", 143, 5.0)
     verdict = build_verdict(Facts(run, {"ended_by": "fail_run", "cause": "judge/0"}, None, own))
     assert (verdict["ended_by"], verdict["warnings"]) == ("fail_run", [own.cause])
+
+
+def test_the_last_words_of_a_launch_are_told_before_its_end(run: Run) -> None:
+    told: list[dict[str, Any]] = []
+    work = Work(run, stop_fd=-1, inherited=(), ignored=(), tell=told.append)
+    script = """echo '{"retinue_node": "n1", "clean": true, "note": "the keeper died"}'; exit 9"""
+    work.start_launch({"argv": ["/bin/sh", "-c", script], "env": {}})
+    assert work.launch is not None
+    # Its end may be seen in a turn of the loop in which nothing was read yet.
+    work.take_exit(*os.waitpid(work.launch.pid, 0))
+    assert [event["ev"] for event in told][-2:] == ["node", "launch_exited"]
 
 
 def test_a_link_in_our_directory_is_removed_and_not_followed(tmp_path: Path) -> None:

@@ -108,6 +108,8 @@ def test_a_killed_gateway_is_started_again_on_the_same_port(run: RealRun) -> Non
 
 def test_a_hung_gateway_is_started_again_on_the_same_port(run: RealRun) -> None:
     url, hung = run.url("server"), run.role_pid("gateway")
+    with Caller(url) as caller:
+        caller.wait_answers(run, 5)
     os.kill(hung, signal.SIGSTOP)
     with Caller(url) as caller:
         caller.wait_answers(run, 5)
@@ -121,6 +123,7 @@ def test_a_killed_keeper_is_the_loss_of_the_node(run: RealRun) -> None:
     os.kill(run.node()["keeper_host_pid"], signal.SIGKILL)
     assert run.wait_end() == 5
     assert run.verdict()["ended_by"] == "node_lost"
+    assert "the keeper died unasked: signal SIGKILL" in run.verdict()["cause"]
     assert run.verdict()["clean"] == "true"
     run.assert_nothing_left()
 

@@ -73,7 +73,7 @@ def check_later_death(run: RealRun) -> None:
     ("fields", "words"),
     [
         ({"command": ["no-such-program", "--port", "{port}"]}, "cannot start 'no-such-program'"),
-        ({"command": [sys.executable, "-c", "", "{port}"], "cwd": "no/such/directory"}, "(cwd): No such file"),
+        ({"command": [sys.executable, "-c", "", "{port}"], "cwd": "no/such/directory"}, "no/such/directory': No such file"),
     ],
     ids=["program", "directory"],
 )

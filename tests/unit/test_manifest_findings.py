@@ -95,7 +95,7 @@ SENSE = [
     ("env: {1A: x}", "6:11: services.a.env.1A: '1A' is not a variable's name"),
     (
         "env: {RETINUE_RUN_ID: x}",
-        "6:11: services.a.env.RETINUE_RUN_ID: RETINUE_RUN_ID: RETINUE_* is set by the run; choose another name",
+        "6:11: services.a.env.RETINUE_RUN_ID: RETINUE_* is set by the run; choose another name",
     ),
     ("env: {A: 'env:1x'}", "6:14: services.a.env.A: 'env:1x' names no variable; write 'env:NAME'"),
     (

@@ -84,7 +84,7 @@ class Nursery:
             await self._run_once()
             failures = 0 if loop.time() - began_s > STABLE_S else failures + 1
             if failures > 1 or self.is_broken:
-                await asyncio.sleep(min(BACKOFF_S * 2**failures, BACKOFF_MAX_S))
+                await asyncio.sleep(min(BACKOFF_S * 2 ** min(failures, 10), BACKOFF_MAX_S))
 
     async def take(self, until_s: Callable[[], float]) -> Child | None:
         """Wait for a child; None when `until_s()` (loop clock, asked again as it comes) has passed first.

@@ -5,31 +5,28 @@ process that is waited for are one pid.
 """
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
+
+from retinue.cli.become import become_stub, flush_output, print_warnings, taken_back_on_failure
+from retinue.supervise.preflight import Prepared
 
 PREPARED = b"prepared "
 
 
-def start_detached(prepare: Callable[[], tuple[Path, Path]], become: Callable[[Path], None]) -> tuple[int, Path]:
+def start_detached(prepare: Callable[[], Prepared]) -> tuple[int, Path]:
     """Fork; the child prepares, says so, and becomes the stub in a session of its own.
 
-    Shape:  `prepare` returns (run.json, run directory); this returns (stub pid, run directory), in the parent only.
+    Shape:  returns (stub pid, run directory), in the parent only.
     Errors: in the child, what `prepare` raises: it is the command's to print; in the parent SystemExit with the
             child's exit code then.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_output()
     near, far = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(near)
-        run_json, run_dir = prepare()
-        _leave_terminal(run_dir)
-        os.write(far, PREPARED + os.fsencode(run_dir))
-        os.close(far)
-        become(run_json)
+        _become_detached(prepare(), far)
     os.close(far)
     with open(near, "rb") as file:
         said = file.read()
@@ -37,6 +34,16 @@ def start_detached(prepare: Callable[[], tuple[Path, Path]], become: Callable[[P
         return pid, Path(os.fsdecode(said.removeprefix(PREPARED)))
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     raise SystemExit(code if code >= 0 else 128 - code)
+
+
+def _become_detached(prepared: Prepared, far: int) -> None:
+    """In the child: say where the run is, and become the stub. Never returns."""
+    with taken_back_on_failure(prepared):
+        print_warnings(prepared)
+        _leave_terminal(prepared.run_dir)
+        os.write(far, PREPARED + os.fsencode(prepared.run_dir))
+        os.close(far)
+    become_stub(prepared)
 
 
 def _leave_terminal(run_dir: Path) -> None:

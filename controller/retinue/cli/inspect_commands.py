@@ -5,19 +5,19 @@ run has died; none of them asks Slurm or the controller.
 """
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from retinue.cli.become import find_cwd, flush_output
 from retinue.cli.follow import Follower
 from retinue.cli.options import RUN_ARGUMENT, RUN_OPTION
 from retinue.errors import NotReadyError, UsageError
 from retinue.journal.events import read_events, render_event
 from retinue.journal.rundir import find_attempt, find_run, is_dead
-from retinue.journal.status import STALE_S, Status, read_status, render_status
+from retinue.journal.status import Status, describe_age, read_status, render_status
 from retinue.journal.verdict import explain_verdict, read_verdict, render_verdict
 from retinue.terms import run as files
 from retinue.terms.record import to_json, to_pretty_json
@@ -27,7 +27,7 @@ DEAD = "the run is dead: its stub is gone and left no verdict; `retinue sweep` e
 
 
 def find_attempt_dir(run_name: str | None) -> Path:
-    return find_attempt(find_run(run_name, Path.cwd()))
+    return find_attempt(find_run(run_name, find_cwd()))
 
 
 def require_status(attempt_dir: Path) -> Status:
@@ -50,6 +50,9 @@ def status(run_name: str | None, as_json: bool) -> None:
     attempt_dir = find_attempt_dir(run_name)
     found = require_status(attempt_dir)
     if as_json:
+        age = describe_age(time.time() - found.updated_utc)
+        if age and found.phase != "over":
+            click.echo(f"warning: {age}", err=True)
         click.echo(to_pretty_json(found), nl=False)
         return
     click.echo(render_status(found, time.time()))
@@ -81,10 +84,13 @@ def why(run_name: str | None) -> None:
     unready = [replica for replica in found.replicas if replica.phase not in ("ready", "stopped")]
     state = DEAD if is_dead(attempt_dir.parent) else f"it is {found.phase}"
     click.echo(f"run {found.name} has no verdict: {state}")
+    age = describe_age(time.time() - found.updated_utc)
+    if age:
+        click.echo(f"  {age}")
     for replica in unready:
-        click.echo(f"  {replica.id} is {replica.phase}: {replica.reason}")
+        click.echo(f"  {replica.id} {'was' if age else 'is'} {replica.phase}: {replica.reason}")
     if not unready:
-        click.echo("  every replica is ready")
+        click.echo("  every replica was ready then" if age else "  every replica is ready")
     for line in events[-5:]:
         click.echo(render_event(line))
 
@@ -151,7 +157,7 @@ def follow_all(sources: dict[str, Follower], attempt_dir: Path, shows_name: bool
         for name, source in sources.items():
             for line in source.read_new():
                 print_line(name, line, shows_name)
-        sys.stdout.flush()
+        flush_output()
         if is_over:
             return
         time.sleep(POLL_S)
@@ -179,7 +185,7 @@ def events(run_name: str | None, follow: bool, as_json: bool, lines: int) -> Non
         for line in found:
             seq = max(seq, line.seq)
             click.echo(to_json(line).decode() if as_json else render_event(line))
-        sys.stdout.flush()
+        flush_output()
         if not follow or (is_over and not found):
             return
         time.sleep(POLL_S)
@@ -189,7 +195,7 @@ def events(run_name: str | None, follow: bool, as_json: bool, lines: int) -> Non
 @click.command()
 @click.argument("services", nargs=-1)
 @RUN_OPTION
-@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait.")
+@click.option("--timeout", type=click.FloatRange(0), default=600.0, show_default=True, help="Seconds to wait.")
 def gate(services: tuple[str, ...], run_name: str | None, timeout: float) -> None:
     """Wait until SERVICES (all when none is named) are ready: 0 when they are, 5 when not in time.
 
@@ -200,34 +206,43 @@ def gate(services: tuple[str, ...], run_name: str | None, timeout: float) -> Non
     run_name = run_name or os.environ.get("RETINUE_RUN_DIR")
     attempt_dir = find_attempt_dir(run_name)
     until = time.monotonic() + timeout
-    first = require_status(attempt_dir)
-    said = ""
+    snapshot = Snapshot()
+    said = ("", False)
     while True:
-        waits = find_waits(require_status(attempt_dir), first, services)
+        found = require_status(attempt_dir)
+        age = describe_age(snapshot.measure_age_s(found.updated_utc))
+        waits = find_unready(found, services) or ("a newer snapshot" if age else "")
         if (attempt_dir / files.VERDICT).exists():
             raise NotReadyError("the run is over")
         if is_dead(attempt_dir.parent):
             raise NotReadyError(DEAD)
         if not waits:
             return
+        told = waits + (f" ({age})" if age else "")
         if time.monotonic() >= until:
-            raise NotReadyError(f"not ready after {timeout:g} s: {waits}")
-        if waits != said:
-            click.echo(f"waiting for {waits}", err=True)
-            said = waits
+            raise NotReadyError(f"not ready after {timeout:g} s: {told}")
+        if (waits, bool(age)) != said:
+            click.echo(f"waiting for {told}", err=True)
+            said = (waits, bool(age))
         time.sleep(POLL_S)
 
 
-def find_waits(found: Status, first: Status, services: Sequence[str]) -> str:
-    """Say what is not ready, or that nobody knows: an old snapshot says nothing about now.
+class Snapshot:
+    """How old a status file is: an old one says nothing about now.
 
-    A clock that differs between hosts makes a snapshot look old for ever; one that changed under our eyes is new.
+    By the clock at first; once it has changed under our eyes by our own watching: a clock that differs between hosts
+    makes a snapshot look old for ever.
     """
-    unready = find_unready(found, services)
-    age_s = time.time() - found.updated_utc
-    if not unready and age_s > STALE_S and found.updated_utc == first.updated_utc:
-        return f"a newer snapshot than one {age_s:.0f} s old"
-    return unready
+
+    def __init__(self) -> None:
+        self._updated_utc: float | None = None
+        self._changed_s: float | None = None
+
+    def measure_age_s(self, updated_utc: float) -> float:
+        if self._updated_utc not in (None, updated_utc):
+            self._changed_s = time.monotonic()
+        self._updated_utc = updated_utc
+        return time.time() - updated_utc if self._changed_s is None else time.monotonic() - self._changed_s
 
 
 def find_unready(found: Status, services: Sequence[str]) -> str:

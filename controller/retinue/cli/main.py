@@ -4,6 +4,8 @@ Never decides anything about a run itself: commands that change a running one
 ask its controller; commands that look read the run directory.
 """
 
+import errno
+
 import click
 
 from retinue import __version__
@@ -11,6 +13,7 @@ from retinue.cli.inspect_commands import COMMANDS as INSPECT_COMMANDS
 from retinue.cli.manifest_commands import COMMANDS as MANIFEST_COMMANDS
 from retinue.cli.run_commands import COMMANDS as RUN_COMMANDS
 from retinue.errors import RetinueError
+from retinue.supervise.stub_fds import open_standard_fds
 
 EPILOG = """\b
 Exit codes of `run`: once the trainer was started, its own (128+n by signal), except 5 when the run failed under it.
@@ -39,6 +42,8 @@ for command in (*RUN_COMMANDS, *MANIFEST_COMMANDS, *INSPECT_COMMANDS):
 
 def main() -> int:
     """Run one command; every error of ours becomes one message and its exit code."""
+    # A descriptor that the caller has closed would be given to the next file or pipe of ours.
+    open_standard_fds()
     try:
         return cli.main(prog_name="retinue", standalone_mode=False) or 0
     except RetinueError as error:
@@ -54,7 +59,8 @@ def main() -> int:
     except OSError as error:
         # Somebody else's file, a stale handle: the file system's word, not a mistake of ours.
         where = f" {error.filename!r}" if error.filename else ""
-        click.echo(f"retinue: cannot use{where}: {error.strerror or error}", err=True)
+        hint = "; raise `ulimit -n`" if error.errno == errno.EMFILE else ""
+        click.echo(f"retinue: cannot use{where}: {error.strerror or error}{hint}", err=True)
         return 70
     except Exception as error:  # noqa: BLE001  the one boundary that must not print a traceback at people
         click.echo(f"retinue: internal error: {type(error).__name__}: {error}", err=True)

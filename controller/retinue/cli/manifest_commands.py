@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from retinue.allocation.described import parse_description
+from retinue.cli.become import find_cwd
 from retinue.cli.options import MANIFEST
 from retinue.errors import PlanError, UsageError
 from retinue.manifest.files import read_manifest
 from retinue.manifest.jsonschema import build_json_schema
 from retinue.manifest.scalars import parse_size
-from retinue.plan.build import build_plan
+from retinue.plan.build import build_plan, check_fixed_ports
 from retinue.plan.explain import render_plan
 from retinue.supervise.preflight import find_allocation
 from retinue.terms.record import to_pretty_json
@@ -26,7 +27,11 @@ def check(manifest: Path) -> None:
     \b
     retinue check run.yaml
     """
+    if not manifest.is_absolute():
+        find_cwd()
     checked = read_manifest(manifest)
+    for warning in check_fixed_ports(checked):
+        click.echo(f"warning: {warning}", err=True)
     count = len(checked.services)
     click.echo(f"{manifest}: ok, {count} service{'' if count == 1 else 's'}")
 
@@ -48,12 +53,12 @@ def plan(
     retinue plan run.yaml                                             this machine, or this Slurm job
     retinue plan run.yaml --nodes 'n[01-04]' --gpus 8 --cpus 64       a described allocation
     """
+    cwd = find_cwd()
     checked = read_manifest(manifest)
     if nodes is None:
         allocation = find_allocation(os.environ)
     else:
         allocation = parse_description(nodes, gpus, cpus, _parse_memory_mib(memory))
-    cwd = Path.cwd()
     run_dir = cwd / "retinue-runs" / f"{checked.run.name}-plan"
     try:
         planned = build_plan(checked, allocation, trainer, str(cwd), str(run_dir), str(run_dir / "attempt-0"))

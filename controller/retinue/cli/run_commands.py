@@ -1,7 +1,6 @@
 """`run`, `up`, `down`, `restart`, `sweep`: what starts, changes and ends a run."""
 
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -9,16 +8,15 @@ import click
 
 from retinue.channel.messages import Answer, Ask
 from retinue.channel.operator import ask_controller, read_control
+from retinue.cli.become import become_stub, find_cwd, print_warnings, taken_back_on_failure
 from retinue.cli.detach import start_detached
-from retinue.cli.inspect_commands import find_unready
+from retinue.cli.inspect_commands import DEAD, find_unready
 from retinue.cli.options import MANIFEST, RUN_ARGUMENT, RUN_OPTION
 from retinue.errors import EdgeError, NotReadyError, UsageError
 from retinue.journal.rundir import find_attempt, find_run, is_dead
-from retinue.journal.status import Status, read_status
+from retinue.journal.status import Status, describe_age, read_status
 from retinue.journal.verdict import Verdict, read_verdict, render_verdict
-from retinue.plan.records import Plan
-from retinue.supervise.preflight import prepare_run
-from retinue.supervise.stub import exec_stub
+from retinue.supervise.preflight import Prepared, prepare_run
 from retinue.supervise.sweep import render_sweep, sweep_host
 from retinue.terms import run as files
 
@@ -28,17 +26,6 @@ RUN_DIR = click.option(
     help="Directory of this run, on a file system that all nodes share. [default: retinue-runs/<name>-<time or job>]",
 )
 POLL_S = 0.2
-
-
-def become_stub(run_json: Path) -> None:
-    """Replace this process by the stub: same pid, terminal and process group."""
-    sys.stdout.flush()
-    exec_stub(sys.executable, str(run_json))
-
-
-def print_warnings(plan: Plan) -> None:
-    for warning in plan.warnings:
-        click.echo(f"warning: {warning}", err=True)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -63,9 +50,10 @@ def run(manifest: Path, trainer: tuple[str, ...], run_dir: Path | None) -> None:
         raise UsageError(
             "no trainer: write `retinue run MANIFEST -- COMMAND`, or `retinue up MANIFEST` for services alone"
         )
-    run_json, _, plan = prepare_run(manifest, trainer, os.environ, Path.cwd(), run_dir)
-    print_warnings(plan)
-    become_stub(run_json)
+    prepared = prepare_run(manifest, trainer, os.environ, find_cwd(), run_dir)
+    with taken_back_on_failure(prepared):
+        print_warnings(prepared)
+    become_stub(prepared)
 
 
 @click.command()
@@ -80,23 +68,22 @@ def up(manifest: Path, run_dir: Path | None, foreground: bool) -> None:
     retinue up --foreground run.yaml     until Ctrl-C
     """
 
-    def prepare() -> tuple[Path, Path]:
-        run_json, found_dir, plan = prepare_run(
-            manifest, (), os.environ, Path.cwd(), run_dir, is_detached=not foreground
-        )
-        print_warnings(plan)
-        return run_json, found_dir
+    def prepare() -> Prepared:
+        return prepare_run(manifest, (), os.environ, find_cwd(), run_dir, is_detached=not foreground)
 
     if foreground:
-        become_stub(prepare()[0])
-    stub_pid, found_dir = start_detached(prepare, become_stub)
+        prepared = prepare()
+        with taken_back_on_failure(prepared):
+            print_warnings(prepared)
+        become_stub(prepared)
+    stub_pid, found_dir = start_detached(prepare)
     wait_until_ready(stub_pid, found_dir)
 
 
 def wait_until_ready(stub_pid: int, run_dir: Path) -> None:
     """Follow the status file until every service is ready, saying what is waited for."""
     attempt_dir = find_attempt(run_dir)
-    said = ""
+    said = ("", False)
     while not has_ended(stub_pid):
         status = read_status(attempt_dir / files.STATUS)
         if status is not None and status.phase == "running":
@@ -105,13 +92,20 @@ def wait_until_ready(stub_pid: int, run_dir: Path) -> None:
             click.echo(f"stop with: retinue down {run_dir}")
             return
         waits = describe_waits(status)
-        if waits != said:
-            click.echo(f"waiting for {waits}", err=True)
-            said = waits
+        age = describe_age(time.time() - status.updated_utc) if status is not None else ""
+        if (waits, bool(age)) != said:
+            click.echo(f"waiting for {waits}" + (f" ({age})" if age else ""), err=True)
+            said = (waits, bool(age))
         time.sleep(POLL_S)
     verdict = read_verdict(attempt_dir / files.VERDICT)
-    cause = f"{verdict.ended_by}: {verdict.cause}" if verdict else f"see {run_dir / 'stub.log'}"
+    cause = f"{verdict.ended_by}: {verdict.cause}" if verdict else describe_stub_log(run_dir / "stub.log")
     raise NotReadyError(f"the services were not made ready ({cause}); `retinue why {run_dir}` says more")
+
+
+def describe_stub_log(path: Path) -> str:
+    """Say where the stub's last words are; they are lost where nothing can be written."""
+    has_words = path.is_file() and path.stat().st_size > 0
+    return f"see {path}" if has_words else f"nothing could be written in {path.parent}: is its file system full?"
 
 
 def has_ended(pid: int) -> bool:
@@ -127,7 +121,9 @@ def describe_waits(status: Status | None) -> str:
 
 @click.command()
 @RUN_ARGUMENT
-@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait for the verdict.")
+@click.option(
+    "--timeout", type=click.FloatRange(0), default=600.0, show_default=True, help="Seconds to wait for the verdict."
+)
 def down(run_name: str | None, timeout: float) -> None:
     """Stop a run in order; return when its verdict is written. 5 when something was left or nobody answers.
 
@@ -135,7 +131,7 @@ def down(run_name: str | None, timeout: float) -> None:
     retinue down                 the latest run here
     retinue down runs/mine       a run by its directory, name or job id
     """
-    run_dir = find_run(run_name, Path.cwd())
+    run_dir = find_run(run_name, find_cwd())
     path = find_attempt(run_dir) / files.VERDICT
     verdict = read_verdict(path)
     if verdict is None:
@@ -181,6 +177,29 @@ def ask_run(run_dir: Path, ask: Ask) -> Answer:
     return ask_controller(read_control(run_dir / files.CONTROL), ask)
 
 
+def ask_living_run(run_dir: Path, ask: Ask) -> Answer:
+    """Ask the controller of a run that is not over.
+
+    Errors: NotReadyError when nobody answers, with the reason: it ended, it is dead, or its controller is down.
+    """
+    refuse_ended(run_dir)
+    try:
+        return ask_run(run_dir, ask)
+    except EdgeError as error:
+        # It may have ended between the look and the question.
+        refuse_ended(run_dir)
+        raise NotReadyError(str(error)) from None
+
+
+def refuse_ended(run_dir: Path) -> None:
+    """Errors: NotReadyError when the run is over or dead."""
+    verdict = read_verdict(find_attempt(run_dir) / files.VERDICT)
+    if verdict is not None:
+        raise NotReadyError(f"the run is over ({verdict.ended_by}: {verdict.cause})")
+    if is_dead(run_dir):
+        raise NotReadyError(DEAD)
+
+
 @click.command()
 @click.argument("target", metavar="SERVICE[/K]")
 @RUN_OPTION
@@ -191,7 +210,7 @@ def restart(target: str, run_name: str | None) -> None:
     retinue restart judge        every replica of it
     retinue restart judge/3      one
     """
-    answer = ask_run(find_run(run_name, Path.cwd()), Ask("restart", target))
+    answer = ask_living_run(find_run(run_name, find_cwd()), Ask("restart", target))
     if not answer.is_done:
         raise UsageError(answer.text)
     click.echo(answer.text)

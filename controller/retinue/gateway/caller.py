@@ -134,10 +134,20 @@ class Doorkeeper:
         """Close what was opened."""
         self._uids.close()
 
+    def list_passed_on(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """List what a service is sent: a key of its own, but not the run's token, which opens every service."""
+        return [(name, value) for name, value in headers if not self._is_token(name.lower(), value)]
+
     def _has_token(self, authorization: Iterable[str], api_key: Iterable[str]) -> bool:
-        offered = [value[7:].strip() for value in authorization if value[:7].lower() == "bearer "]
-        offered.extend(value.strip() for value in api_key)
-        # An empty token opens nothing.
-        return bool(self._token) and any(
-            hmac.compare_digest(value.encode("utf-8", "surrogateescape"), self._token) for value in offered
+        return any(self._is_token("authorization", value) for value in authorization) or any(
+            self._is_token("x-api-key", value) for value in api_key
         )
+
+    def _is_token(self, name: str, value: str) -> bool:
+        if name == "authorization" and value[:7].lower() == "bearer ":
+            value = value[7:]
+        elif name != "x-api-key":
+            return False
+        # An empty token opens nothing.
+        offered = value.strip().encode("utf-8", "surrogateescape")
+        return bool(self._token) and hmac.compare_digest(offered, self._token)

@@ -19,7 +19,7 @@ from retinue.gateway.hold import ReplayBudget, WaitingRoom
 from retinue.gateway.notes import log
 from retinue.gateway.routes import RouteTable, Slot
 from retinue.gateway.upstream import build_authority, build_url
-from retinue.gateway.wire import Refusal, build_request_headers, build_response_headers
+from retinue.gateway.wire import Headers, Refusal, build_request_headers, build_response_headers
 
 FIRST_MEMBERSHIP_S = 60.0
 """How long a request waits for the first membership after this process started."""
@@ -51,6 +51,8 @@ class Exchange:
     """One client request and what was tried for it."""
 
     request: web.BaseRequest
+    headers: Headers
+    """What of the request's the backend may see."""
     service: str
     target: str
     """For the backend: prefix stripped, byte for byte."""
@@ -74,7 +76,9 @@ class Proxy:
         self._session = session
         self._loop = asyncio.get_running_loop()
 
-    async def forward(self, request: web.BaseRequest, service: str, target: str) -> web.StreamResponse:
+    async def forward(
+        self, request: web.BaseRequest, headers: Headers, service: str, target: str
+    ) -> web.StreamResponse:
         """Answer one request from a backend of the service.
 
         Errors: Refusal when there is none in time, the backend broke and sending again is not allowed,
@@ -83,7 +87,7 @@ class Proxy:
         self._check_known(service)
         body = RequestBody(request, self.budget)
         wants_retry = request.headers.get("X-Retinue-Retry", "").lower() != "never"
-        exchange = Exchange(request, service, target, body, wants_retry, self._loop.time())
+        exchange = Exchange(request, headers, service, target, body, wants_retry, self._loop.time())
         try:
             await body.load()
             while True:
@@ -147,7 +151,7 @@ class Proxy:
             self.table.end(slot)
 
     async def _send(self, exchange: Exchange, slot: Slot) -> aiohttp.ClientResponse:
-        headers = build_request_headers(exchange.request.headers.items(), exchange.service)
+        headers = build_request_headers(exchange.headers, exchange.service)
         headers.append(("Host", build_authority(slot.backend)))
         body = exchange.body
         if body.is_streamed and body.length is not None:

@@ -31,6 +31,7 @@ HINTS = {
     errno.ENOSPC: "free some space, or choose another place with --run-dir",
     errno.EDQUOT: "you are over your quota; free some space, or choose another place with --run-dir",
     errno.ENAMETOOLONG: "choose a shorter --run-dir",
+    errno.EMFILE: "raise `ulimit -n`",
 }
 TRANSIENT = frozenset(
     {
@@ -77,7 +78,9 @@ def look_before(run_dir: Path, start_dir: Path) -> Before:
     missing = _find_missing(run_dir)
     missing += [path for path in _find_missing(runs) if path not in missing]
     links = tuple((link, _read_link(link)) for link in (run_dir / files.CURRENT, runs / files.LATEST))
-    names = frozenset(os.listdir(run_dir)) if run_dir.is_dir() else frozenset[str]()
+    names = frozenset[str]()
+    with suppress(OSError):
+        names = frozenset(os.listdir(run_dir))
     return Before(tuple(missing), names, links)
 
 
@@ -105,7 +108,7 @@ def take_back_run_dir(run_dir: Path, run_id: str, attempt: int, before: Before) 
 
 
 def _read_link(path: Path) -> str:
-    return os.readlink(path) if path.is_symlink() else ""
+    return os.readlink(path) if os.path.islink(path) else ""
 
 
 def create_run_dir(
@@ -127,11 +130,11 @@ def create_run_dir(
             TakenNameError when another run was quicker with a new name. Nothing is left of what was made.
     """
     lock, attempt_dir = run_dir / files.LOCK, run_dir / f"attempt-{attempt}"
-    made = _find_missing(run_dir)
+    made = _find_missing(run_dir.parent)
     is_locked = is_whole = False
     try:
-        if not _make_dir(run_dir, is_new):
-            made = made[1:] if made[:1] == [run_dir] else made
+        if _make_dir(run_dir, is_new):
+            made = [run_dir, *made]
         _check_usable(run_dir)
         take_lock(lock, run_id, attempt, job, pause=pause)
         is_locked = True

@@ -90,7 +90,7 @@ def _check_env(service: Service, tree: Tree, at: Path) -> Iterator[Finding]:
         if not _ENV_NAME.fullmatch(name):
             yield tree.found(path, f"{quote(name)} is not a variable's name", at_key=True)
         elif name.startswith("RETINUE_"):
-            yield tree.found(path, f"{name}: RETINUE_* is set by the run", "choose another name", at_key=True)
+            yield tree.found(path, "RETINUE_* is set by the run", "choose another name", at_key=True)
         kind, where = parse_secret(value) or ("", "")
         if kind == "env" and not _ENV_NAME.fullmatch(where):
             yield tree.found(path, f"{quote(value)} names no variable", "write 'env:NAME'")

@@ -17,6 +17,13 @@ from dataclasses import dataclass
 from retinue.errors import EdgeError
 from retinue.node import kernel
 
+HINTS = {
+    errno.EMFILE: "raise `ulimit -n`",
+    errno.ENFILE: "the machine has no descriptor left",
+    errno.EAGAIN: "raise `ulimit -u`, or end some of your processes",
+}
+"""What a person can do about a shortage."""
+
 Step = tuple[str, Callable[[], None]]
 """(what it is called in errors, what the child does): work between fork and exec."""
 
@@ -55,17 +62,20 @@ class Child:
     """Readable when the exec succeeded or failed; `poll_exec` reads and closes it."""
     name: str
     """argv[0], for errors."""
+    cwd: str = ""
+    """For errors; empty: the caller's."""
 
 
 class SpawnError(EdgeError):
     """Fork, a step between, or exec failed: nothing runs."""
 
-    def __init__(self, name: str, step: str, number: int) -> None:
+    def __init__(self, name: str, step: str, number: int, cwd: str = "") -> None:
         self.step = step
         """`fork` | `session` | `cwd` | `exec` | `descriptors` | `parent` | the name of a caller's step."""
         self.errno = number
-        where = "" if step == "exec" else f" ({step})"
-        super().__init__(f"cannot start {name!r}{where}: {os.strerror(number)}")
+        where = "" if step == "exec" else f" in directory {cwd!r}" if step == "cwd" else f" ({step})"
+        hint = f"; {HINTS[number]}" if number in HINTS else ""
+        super().__init__(f"cannot start {name!r}{where}: {os.strerror(number)}{hint}")
 
 
 def spawn(command: Command, fork: Callable[[], int] = os.fork, steps: Sequence[Step] = ()) -> Child:
@@ -92,7 +102,7 @@ def spawn(command: Command, fork: Callable[[], int] = os.fork, steps: Sequence[S
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(status_fd)
-    return Child(pid, read_fd, name)
+    return Child(pid, read_fd, name, command.cwd or "")
 
 
 def poll_exec(child: Child) -> bool:
@@ -109,7 +119,7 @@ def poll_exec(child: Child) -> bool:
     if not message:
         return True
     step, _, number = message.decode().partition("\0")
-    raise SpawnError(child.name, step, int(number))
+    raise SpawnError(child.name, step, int(number), child.cwd)
 
 
 def wait_exec(child: Child, timeout_s: float | None = None) -> bool:

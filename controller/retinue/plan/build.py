@@ -3,6 +3,7 @@
 Finds everything that does not fit before it refuses; starts nothing, asks nothing.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 from retinue.allocation.nodelist import compress_nodelist
@@ -46,6 +47,7 @@ def build_plan(
     trainer = _build_trainer(manifest, trainer_argv, site.mapping, warnings)
     warnings.extend(_check_shared_nodes(trainer, groups, replicas))
     warnings.extend(_check_unknown_memory(manifest, allocation))
+    warnings.extend(check_fixed_ports(manifest))
     return Plan(
         name=manifest.run.name,
         allocation=allocation,
@@ -258,3 +260,23 @@ def _check_unknown_memory(manifest: Manifest, allocation: Allocation) -> list[st
     if not asking or all(node.memory_mib for node in allocation.nodes):
         return []
     return [f"{', '.join(asking)}: memory is asked for, but nobody knows what the nodes have; it is not counted there"]
+
+
+def check_fixed_ports(manifest: Manifest) -> list[str]:
+    """Warn of a service that listens where the manifest says: nobody is told of it, and there is no URL."""
+    return [
+        f"{name} listens on the fixed port {port}, so it gets no URL; write {{port}} in its command instead, and let its "
+        "probes ask the replica's own port"
+        for name, service in manifest.services.items()
+        if not service.has_port and (port := _find_fixed_port(service))
+    ]
+
+
+def _find_fixed_port(service: Service) -> str:
+    """The port that its command or a probe names; empty when none does."""
+    named = re.search(r"(?:^|\0)--port[=\0](\d+)(?:\0|$)", "\0".join(service.command))
+    if named:
+        return named[1]
+    probes = [probe for _, probe in service.probes.present()]
+    ports = [probe.http.port if probe.http is not None else probe.tcp for probe in probes]
+    return next((str(port) for port in ports if port), "")

@@ -72,10 +72,11 @@ class Attendance:
             self.lose(node, "its agent left while the run ended")
 
     def take_launch_end(self, how: str) -> None:
-        """Without their launch no node is left."""
+        """Without their launch no node is left; what a node said last tells more than how its launch ended."""
         for node in self.run.nodes.live():
             if self.run.state.phase not in (RunPhase.ENDING, RunPhase.OVER):
-                self.lose(node, f"its launch ended ({how})")
+                note = (self.run.nodes.views[node].report or {}).get("note")
+                self.lose(node, str(note).splitlines()[0] if note else f"its launch ended ({how})")
 
     def take_timer(self) -> None:
         """The time to join is over."""

@@ -80,6 +80,8 @@ class LaunchExited:
 
     code: int | None
     signal: int | None
+    cause: str = ""
+    """Why it could not even be executed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from pathlib import Path
 from retinue.channel.certs import Authority, build_authority, build_certificate
 from retinue.channel.join import Join, write_join
 from retinue.channel.operator import Control, write_control
+from retinue.errors import EdgeError, NotReadyError, PermanentError
 from retinue.plan.records import Plan
 from retinue.terms import run as files
-from retinue.terms.record import Record, from_json, to_json
+from retinue.terms.record import DecodeError, Record, from_json, to_json
 from retinue.terms.run import RunRecord
 
 
@@ -35,19 +36,44 @@ def prepare_keys(record: RunRecord, plan: Plan, port: int) -> RunKeys:
 
     The shared files are written by the first controller only: the listener outlives controllers, so nothing in
     them changes, and a later one must start beside a hung file system.
+    Errors: NotReadyError when they cannot be written: nothing of the run has started, and trying again is no help.
+            PermanentError when a later controller cannot read them.
     """
     path = Path(record.node_dir) / "controller" / "keys.json"
-    is_first = not path.exists()
-    keys = _build_keys(record) if is_first else from_json(path.read_bytes(), RunKeys)
+    if path.exists():
+        return _read_keys(path)
+    keys = _build_keys(record)
     addresses = ((record.listen_host, port),)
-    if is_first:
+    try:
         _write_shared_files(record, plan, keys, addresses)
         _write_control(record, keys, addresses)
-        fresh = path.with_suffix(".new")
-        fresh.touch(mode=0o600)
-        fresh.write_bytes(to_json(keys))
-        fresh.rename(path)
+    except (OSError, EdgeError) as error:
+        raise _build_refusal(record.run_dir, error, "choose another place with --run-dir") from None
+    try:
+        _write_keys(path, keys)
+    except OSError as error:
+        hint = "let SLURM_TMPDIR name another place (without it: /tmp)"
+        raise _build_refusal(str(path.parent), error, hint) from None
     return keys
+
+
+def _read_keys(path: Path) -> RunKeys:
+    try:
+        return from_json(path.read_bytes(), RunKeys)
+    except (OSError, DecodeError) as error:
+        raise PermanentError(f"cannot read the run's keys: {error}") from None
+
+
+def _write_keys(path: Path, keys: RunKeys) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.touch(mode=0o600)
+    fresh.write_bytes(to_json(keys))
+    fresh.rename(path)
+
+
+def _build_refusal(place: str, error: OSError | EdgeError, hint: str) -> NotReadyError:
+    cause = error.strerror if isinstance(error, OSError) else error
+    return NotReadyError(f"cannot write the run's keys in {place!r}: {cause}; free some space there, or {hint}")
 
 
 def _build_keys(record: RunRecord) -> RunKeys:

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from retinue.channel.messages import Answer, Ask, FromAgent, Hello, Refused, Welcome
 from retinue.channel.server import AgentConnection, ChannelServer, ChannelSettings
+from retinue.errors import NotReadyError, RetinueError
 from retinue.launch.local import build_local_launch
 from retinue.node.ports import read_ephemeral_range
 from retinue.plan.records import Plan
@@ -41,7 +43,7 @@ from retinue.supervise.run import Run
 from retinue.supervise.snapshot import build_verdict
 from retinue.supervise.state import RunPhase
 from retinue.supervise.store import StateStore
-from retinue.supervise.to_stub import StubLink
+from retinue.supervise.to_stub import StubLink, refuse_start
 from retinue.supervise.trainer import Surroundings
 from retinue.terms import run as files
 from retinue.terms.record import from_json
@@ -265,7 +267,14 @@ def main(argv: Sequence[str]) -> int:
     record = from_json(options.record.read_bytes(), RunRecord)
     plan = from_json((options.record.parent / files.PLAN).read_bytes(), Plan)
     sockets = Sockets(options.listener, options.stub, options.stop)
-    keys = prepare_keys(record, plan, sockets.listener.getsockname()[1])
+    try:
+        keys = prepare_keys(record, plan, sockets.listener.getsockname()[1])
+    except NotReadyError as error:
+        refuse_start(sockets.stub, str(error))
+        return error.exit_code
+    except RetinueError as error:
+        print(f"retinue: {error}", file=sys.stderr)
+        return error.exit_code
 
     async def run() -> int:
         return await Controller(record, plan, keys, sockets, os.environ).main()

@@ -19,7 +19,7 @@ from retinue.allocation.machine import read_local_allocation
 from retinue.allocation.records import Allocation
 from retinue.allocation.slurm_env import parse_slurm_environment
 from retinue.errors import AllocationError, EdgeError, TrainerError, UsageError
-from retinue.journal.rundir import create_run_dir
+from retinue.journal.rundir import Before, TakenNameError, create_run_dir, look_before, take_back_run_dir
 from retinue.manifest.files import read_manifest
 from retinue.manifest.resolve import dump_manifest
 from retinue.manifest.schema import Manifest
@@ -27,7 +27,7 @@ from retinue.plan.build import build_plan
 from retinue.plan.records import Plan
 from retinue.supervise.stub_signals import STOPS, block_signals
 from retinue.terms import run as files
-from retinue.terms.record import to_pretty_json
+from retinue.terms.record import Record, replace, to_pretty_json
 from retinue.terms.run import RunRecord
 
 
@@ -73,18 +73,36 @@ def find_trainer(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None
 def check_secrets(plan: Plan, env: Mapping[str, str]) -> None:
     """Name every `env:NAME` reference that the caller's environment does not hold."""
     missing = [
-        f"services.{service.name}.env.{name}: the environment has no {source}"
+        (f"services.{service.name}.env.{name}", source)
         for service in plan.services
         for name, source in service.env_secrets
         if source not in env
     ]
     if missing:
-        raise UsageError("\n".join(f"cannot resolve secret {line}" for line in missing))
+        sources = " ".join(dict.fromkeys(f"{source}=..." for _, source in missing))
+        lines = [f"  {path}: the environment has no {source}" for path, source in missing]
+        hint = f"`export {sources}` before the command, or write file:/PATH in the manifest"
+        raise UsageError("\n".join(["cannot resolve secrets of the manifest:", *lines, f"  {hint}"]))
 
 
 def find_node_dir(env: Mapping[str, str], run_id: str) -> Path:
     """Place of sockets, keys and scratch on one node: `/retinue-<uid>-<run id>` under $SLURM_TMPDIR or /tmp."""
     return Path(env.get("SLURM_TMPDIR") or "/tmp") / f"retinue-{os.getuid()}-{run_id}"
+
+
+class Prepared(Record, frozen=True):
+    """A run that has all its directories and nothing else."""
+
+    run_json: Path
+    """The record, for the stub."""
+    record: RunRecord
+    plan: Plan
+    before: Before
+    """What was there before, for `take_back`."""
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.record.run_dir)
 
 
 def prepare_run(
@@ -94,18 +112,39 @@ def prepare_run(
     cwd: Path,
     run_dir: Path | None = None,
     is_detached: bool = False,
-) -> tuple[Path, Path, Plan]:
+) -> Prepared:
     """Check everything, then make the run's directories.
 
-    Shape:  returns the path of run.json for the stub, the run directory, and the plan for people. Stop signals are
-            blocked from then on: they wait for the stub, which this process becomes next.
+    Shape:  stop signals are blocked from then on: they wait for the stub, which this process becomes next. A caller
+            that fails before calls `take_back`.
     Errors: every RetinueError of the exit codes 2, 3, 4, 126, 127; nothing is left of what was made.
     """
     manifest = read_manifest(manifest_path)
     allocation = find_allocation(env)
+    is_new = run_dir is None and allocation.job_id is None
+    while True:
+        place = Path(os.path.abspath(cwd / (run_dir or default_run_dir(manifest, allocation, cwd))))
+        record, plan = build_run(manifest, allocation, trainer_argv, env, cwd, place)
+        record = replace(record, is_detached=is_detached)
+        before = look_before(place, cwd)
+        try:
+            run_json = make_directories(record, plan, dump_manifest(manifest), is_new)
+        except TakenNameError:
+            continue
+        return Prepared(run_json, record, plan, before)
+
+
+def build_run(
+    manifest: Manifest,
+    allocation: Allocation,
+    trainer_argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    run_dir: Path,
+) -> tuple[RunRecord, Plan]:
+    """Build the plan and the record of a run in this directory, and check what they need; make nothing."""
     run_id = secrets.token_hex(6)
     attempt = allocation.restart_count
-    run_dir = Path(os.path.abspath(cwd / (run_dir or default_run_dir(manifest, allocation, cwd))))
     attempt_dir = run_dir / f"attempt-{attempt}"
     plan = build_plan(manifest, allocation, tuple(trainer_argv), str(cwd), str(run_dir), str(attempt_dir))
     if trainer_argv:
@@ -120,19 +159,26 @@ def prepare_run(
         node_dir=str(find_node_dir(env, run_id)),
         start_dir=str(cwd),
         trainer_argv=plan.trainer.argv,
-        is_detached=is_detached,
         started_utc=time.time(),
         python=manifest.launch.python or sys.executable,
         version=__version__,
     )
-    return make_directories(record, plan, dump_manifest(manifest)), run_dir, plan
+    return record, plan
 
 
-def make_directories(record: RunRecord, plan: Plan, manifest_text: str) -> Path:
+def take_back(prepared: Prepared) -> None:
+    """Remove the directories of a run that will not begin: its lock, its node directory, its place as `latest`."""
+    record = prepared.record
+    shutil.rmtree(record.node_dir, ignore_errors=True)
+    take_back_run_dir(prepared.run_dir, record.run_id, record.attempt, prepared.before)
+
+
+def make_directories(record: RunRecord, plan: Plan, manifest_text: str, is_new: bool) -> Path:
     """Make node directory and run directory, both or none, with stop signals blocked; return run.json's path.
 
-    Errors: AllocationError when this node has no place for its directory; UsageError when the run directory cannot
-            be had; SystemExit with 128+n by a signal that came while it was waited for.
+    Errors: AllocationError when this node has no place for its directory; TakenNameError when another run was quicker
+            with the name of a new one; UsageError when the run directory cannot be had otherwise; SystemExit with
+            128+n by a signal that came while it was waited for.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     node_dir = Path(record.node_dir)
@@ -148,8 +194,11 @@ def make_directories(record: RunRecord, plan: Plan, manifest_text: str) -> Path:
             Path(record.start_dir),
             plan.allocation.job_id or "",
             pause_for_signal,
+            is_new,
         )
         is_whole = True
+    except TakenNameError:
+        raise
     except EdgeError as error:
         raise UsageError(str(error)) from None
     finally:

@@ -101,9 +101,9 @@ class Run:
                 self.attendance.lose(node, cause)
             case NodeReported(node=node, report=report):
                 self.nodes.change(node, report=report)
-            case LaunchExited(code=code, signal=signal):
+            case LaunchExited(code=code, signal=signal, cause=cause):
                 self.change(has_launch_ended=True)
-                self.attendance.take_launch_end(describe_end(code, signal))
+                self.attendance.take_launch_end(cause or describe_end(code, signal))
             case TrainerStarted(pid=pid):
                 self.change(trainer=TrainerState.RUNNING, trainer_pid=pid)
                 self.edges.journal.note("trainer", "TrainerStarted", f"pid {pid}")
@@ -134,7 +134,7 @@ class Run:
         self.spread.epoch = hello.starts << 32
         self.attendance.take_hello(hello)
         if hello.launch is not None and not hello.launch.is_running:
-            self._take(LaunchExited(hello.launch.code, hello.launch.signal))
+            self._take(LaunchExited(hello.launch.code, hello.launch.signal, hello.launch.cause))
         if self.state.gateway_port is not None:
             self.nodes.port = self.state.gateway_port
         self.teardown.arm_deadline()

@@ -27,19 +27,21 @@ class Bounded:
         """Why there is no value; empty when there is."""
 
 
-def run_bounded(act: Callable[[], Any], limit_s: float) -> Bounded:
+def run_bounded(act: Callable[[], Any], limit_s: float, is_vital: bool = False) -> Bounded:
     """Run the act in a child of our own and wait for its answer.
 
-    Shape:  the value crosses a pipe as JSON. The child is not reaped here (that could block as well).
+    Shape:  the value crosses a pipe as JSON. The child is not reaped here (that could block as well). A vital act is
+            done in this process where no child is to be had, however long it takes.
     Errors: none; whatever goes wrong is `problem`.
     """
-    near, far = os.pipe()
+    ends: tuple[int, ...] = ()
     try:
+        near, far = ends = os.pipe()
         pid = os.fork()
     except OSError as error:
-        os.close(near)
-        os.close(far)
-        return Bounded(0, None, f"cannot fork: {error.strerror}")
+        for fd in ends:
+            os.close(fd)
+        return _act_here(act) if is_vital else Bounded(0, None, f"cannot fork: {error.strerror}")
     if pid == 0:
         _answer(act, far)
     os.close(far)
@@ -53,6 +55,14 @@ def run_bounded(act: Callable[[], Any], limit_s: float) -> Bounded:
     except ValueError:
         return Bounded(pid, None, "the child ended without an answer")
     return Bounded(pid, answer.get("value"), answer.get("problem", ""))
+
+
+def _act_here(act: Callable[[], Any]) -> Bounded:
+    """Do it without a child: that the user's processes are at their limit is no reason to leave something behind."""
+    try:
+        return Bounded(0, act(), "")
+    except OSError as error:
+        return Bounded(0, None, str(error))
 
 
 def _answer(act: Callable[[], Any], far: int) -> None:

@@ -59,13 +59,14 @@ def end_run(stub: "Stub") -> int:
 def write_end(facts: Facts) -> None:
     """Remove the batch host's own directory, then write the verdict; neither may hang us."""
     run = facts.run
-    removed = run_bounded(lambda: remove_own_dir(run.controller_dir, run.node_dir), WRITE_LIMIT_S)
+    # The keys are on a local disk; the verdict may be on a file system that hangs, so it comes second.
+    removed = run_bounded(lambda: remove_own_dir(run.controller_dir, run.node_dir), WRITE_LIMIT_S, is_vital=True)
     if removed.problem:
         facts.is_dir_left = True
         facts.warnings.append(f"cannot remove {run.controller_dir}: {removed.problem}")
         say(facts.warnings[-1])
     verdict = build_verdict(facts)
-    written = run_bounded(lambda: write_verdict(run, verdict), WRITE_LIMIT_S)
+    written = run_bounded(lambda: write_verdict(run, verdict), WRITE_LIMIT_S, is_vital=True)
     if written.problem:
         say(f"cannot write the verdict in {run.attempt_dir}: {written.problem}; it says {json.dumps(verdict)}")
     else:

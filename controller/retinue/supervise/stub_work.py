@@ -188,8 +188,8 @@ class Work:
             # The kernel may give the number to somebody else from now on.
             self.spared.remove(pid)
         if self.launch is not None and pid == self.launch.pid:
+            self.read_launch()  # First: its last words say why it ended.
             self._end_child("launch", self.launch, status)
-            self.read_launch()
         elif self.trainer is not None and pid == self.trainer.pid:
             self._end_child("trainer", self.trainer, status)
             self._report_left()

@@ -6,6 +6,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from retinue.errors import NotReadyError
+from retinue.supervise.ending import Cause
 from retinue.supervise.happenings import (
     ChildSeen,
     Happening,
@@ -36,7 +38,7 @@ def parse_stub_line(line: bytes) -> Happening | None:
                 nodes=said.get("nodes", {}),
             )
         case "launch_exited" | "launch_refused":
-            return LaunchExited(said.get("code", said.get("exit_code")), said.get("signal"))
+            return LaunchExited(said.get("code", said.get("exit_code")), said.get("signal"), said.get("cause", ""))
         case "trainer_started":
             return TrainerStarted(said["pid"])
         case "trainer_refused":
@@ -107,3 +109,10 @@ class StubLink:
                 await self._writer.drain()
             except ConnectionError:
                 self.is_gone = True
+
+
+def refuse_start(stub: socket.socket, cause: str) -> None:
+    """Tell the stub that this run cannot begin, so that it starts no other controller; nothing has been started."""
+    verdict = {"ended_by": Cause.NOT_READY.value, "cause": cause}
+    orders = ({"op": "say", "text": cause}, {"op": "finish", "exit_code": NotReadyError.exit_code, "verdict": verdict})
+    stub.sendall(b"".join(json.dumps(order).encode() + b"\n" for order in orders))

@@ -17,11 +17,17 @@ _SET_OWN, _SET_SIGNAL, _SET_OWN_EX = 8, 10, 15
 _FIOASYNC, _FIOSETOWN, _SIOCSPGRP = 0x5452, 0x8901, 0x8902
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_STREAM, _SEQPACKET = 1, 5
+_PAIR_FLAGS = (0, os.O_CLOEXEC, os.O_NONBLOCK, os.O_CLOEXEC | os.O_NONBLOCK)
+_CONNECTED_PAIRS = tuple(kind | flags for kind in (_STREAM, _SEQPACKET) for flags in _PAIR_FLAGS)
+"""Types of socketpair(2) that can never be sent elsewhere. Source: SOCK_CLOEXEC and SOCK_NONBLOCK are the O_ flags."""
 
 COMMON = (
     # A socket(2) reaches every pathname socket whatever its mount says, and AF_VSOCK whatever the network namespace;
     # socketpair(2) stays, event loops live on it.
     Rule("socket", errno.EACCES),
+    # A pair of datagram sockets (SOCK_RAW is one too) can still be sent from to any path.
+    Rule("socketpair", errno.EACCES, When.NONE_OF, 1, _CONNECTED_PAIRS),
     Rule("io_uring_setup io_uring_enter io_uring_register", errno.ENOSYS),
     Rule("ptrace process_vm_readv process_vm_writev process_madvise process_mrelease pidfd_getfd kcmp"),
     Rule("bpf perf_event_open userfaultfd fanotify_init lookup_dcookie"),

@@ -8,6 +8,7 @@ ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "socket": (41, 198),
+    "socketpair": (53, 199),
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
