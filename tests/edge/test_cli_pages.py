@@ -63,6 +63,15 @@ def test_check_of_a_good_manifest_counts_its_services(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "run.yaml: ok, 1 service\n", "")
 
 
+def test_check_and_plan_warn_of_a_service_that_gets_no_url(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(MANIFEST.replace('"600"]', '"600", --port, "8000"]'))
+    checked = retinue("check", "run.yaml", cwd=tmp_path)
+    assert (checked.returncode, checked.stdout) == (0, "run.yaml: ok, 1 service\n")
+    planned = retinue("plan", "run.yaml", cwd=tmp_path)
+    for said in (checked.stderr, planned.stdout):
+        assert "warning: server listens on the fixed port 8000" in said
+
+
 def test_plan_of_described_nodes_places_everything_and_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(SPREAD)
     described = ("--nodes", "n[01-02]", "--gpus", "8", "--cpus", "64")

@@ -91,7 +91,8 @@ def test_a_missing_manifest_is_named(place: Place, words: tuple[str, ...]) -> No
 def test_every_missing_secret_is_named(place: Place) -> None:
     services = 'services: {a: {command: [x], env: {K: "env:NOT_SET_1", L: "env:NOT_SET_2"}}}\n'
     place.write("run.yaml", "retinue: 1\nrun: {name: x}\n" + services)
-    place.refuse("run", "run.yaml", "--", "true", exit_code=2, says=("services.a.env.K", "NOT_SET_1", "NOT_SET_2"))
+    says = ("services.a.env.K", "NOT_SET_1", "services.a.env.L", "`export NOT_SET_1=... NOT_SET_2=...`", "file:/PATH")
+    place.refuse("run", "run.yaml", "--", "true", exit_code=2, says=says)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,16 @@ def test_a_trainer_that_cannot_run_is_refused_before_any_service_starts(
 @pytest.mark.parametrize("words", [("run", "--bogus", "run.yaml", "--", "true"), ("status", "--bogus"), ("nosuch",)])
 def test_an_unknown_option_or_command_is_a_usage_error(place: Place, words: tuple[str, ...]) -> None:
     place.refuse(*words, exit_code=2, says=(next(word for word in words if word in ("--bogus", "nosuch")), "retinue"))
+
+
+@pytest.mark.parametrize("command", ["gate", "down"])
+def test_a_time_to_wait_below_zero_is_refused(place: Place, command: str) -> None:
+    place.refuse(command, "--timeout", "-1", exit_code=2, says=("--timeout",))
+
+
+@pytest.mark.parametrize("words", [("status",), ("down",), ("restart", "a")])
+def test_where_no_run_was_started_the_command_says_so(place: Place, words: tuple[str, ...]) -> None:
+    place.refuse(*words, exit_code=2, says=(f"{place.cwd}/retinue-runs/latest", "no run was started in this directory"))
 
 
 def test_what_does_not_fit_says_what_was_free(place: Place) -> None:

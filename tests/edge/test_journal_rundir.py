@@ -11,7 +11,16 @@ import pytest
 from retinue.errors import EdgeError, PermanentError, TransientError, UsageError
 from retinue.journal import rundir as rundir_room
 from retinue.journal.lock import find_owner, take_lock
-from retinue.journal.rundir import build_edge_error, create_run_dir, find_attempt, find_run, replace_link
+from retinue.journal.rundir import (
+    TakenNameError,
+    build_edge_error,
+    create_run_dir,
+    find_attempt,
+    find_run,
+    look_before,
+    replace_link,
+    take_back_run_dir,
+)
 
 
 def create(run_dir: Path, attempt: int = 0, run_id: str = "r1", start_dir: Path | None = None, job: str = "") -> Path:
@@ -168,6 +177,46 @@ def test_a_run_is_found_by_path_by_name_and_by_job(tmp_path: Path) -> None:
         (str(runs / "kolibri-77"), "kolibri-77"),
     ]:
         assert find_run(argument, tmp_path) == runs / name
+
+
+def test_a_place_that_was_looked_at_is_named_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_run("/etc", tmp_path)
+    assert str(caught.value).count("/etc") == 1
+
+
+def test_a_new_name_that_another_run_has_just_taken_is_left_to_it(tmp_path: Path) -> None:
+    taken = tmp_path / "retinue-runs" / "x-1"
+    taken.mkdir(parents=True)
+    with pytest.raises(TakenNameError):
+        create_run_dir(taken, "r2", 0, {}, is_new=True)
+    assert os.listdir(taken) == []
+    (taken / "lock").touch()
+    with pytest.raises(TakenNameError):
+        create_run_dir(taken, "r2", 0, {}, is_new=True)
+    assert os.listdir(taken) == ["lock"]
+
+
+def list_tree(root: Path) -> list[tuple[str, str]]:
+    """Every name below, and where links point."""
+    paths = sorted(root.rglob("*"))
+    return [(str(path.relative_to(root)), os.readlink(path) if path.is_symlink() else "") for path in paths]
+
+
+@pytest.mark.parametrize("first", [None, "retinue-runs/x-1", "retinue-runs/x-0", "elsewhere/x"])
+@pytest.mark.parametrize("place", ["retinue-runs/x-1", "elsewhere/x", "elsewhere/deep/x"])
+def test_a_run_directory_is_taken_back_to_what_was_there(tmp_path: Path, first: str | None, place: str) -> None:
+    if first is not None:
+        create(tmp_path / first, start_dir=tmp_path)
+        (tmp_path / first / "attempt-0" / "verdict.json").write_text("the first")
+        (tmp_path / first / "lock").unlink()
+    before, tree = look_before(tmp_path / place, tmp_path), list_tree(tmp_path)
+    create(tmp_path / place, run_id="r2", start_dir=tmp_path)
+    assert list_tree(tmp_path) != tree
+    take_back_run_dir(tmp_path / place, "r2", 0, before)
+    assert list_tree(tmp_path) == tree
+    if first is not None:
+        assert (tmp_path / first / "attempt-0" / "verdict.json").read_text() == "the first"
 
 
 @pytest.mark.parametrize("argument", [None, "nosuch", ".", "/"])

@@ -148,7 +148,8 @@ def test_down_ends_the_followers_prints_the_verdict_and_may_be_said_twice(up: Re
     assert "StopBegun" in (tmp_path / "events").read_text()
     assert "operator" in retinue("why", cwd=up.directory).stdout
     assert retinue("gate", cwd=up.directory).returncode == 5
-    assert retinue("restart", "server", cwd=up.directory).returncode != 0
+    over = retinue("restart", "server", cwd=up.directory)
+    assert (over.returncode, "the run is over (operator" in over.stderr) == (5, True), over
 
 
 def test_up_that_cannot_become_ready_is_5_and_why_tells_the_last_words(tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_up_in_the_foreground_ends_with_ctrl_c(tmp_path: Path) -> None:
         run.end_hard()
 
 
-def test_an_old_snapshot_does_not_open_the_gate(tmp_path: Path) -> None:
+def test_an_old_snapshot_is_said_to_be_old_and_does_not_open_the_gate(tmp_path: Path) -> None:
     run = RealRun(tmp_path, {"server": server_service()})
     try:
         run.start().wait_phase("running")
@@ -200,7 +201,10 @@ def test_an_old_snapshot_does_not_open_the_gate(tmp_path: Path) -> None:
         old = run.status() | {"updated_utc": time.time() - 60}
         path.write_text(json.dumps(old))
         late = retinue("gate", "--run", "run", "--timeout", "1", cwd=tmp_path)
-        assert (late.returncode, "snapshot" in late.stderr) == (5, True), late
+        assert (late.returncode, "a newer snapshot (this snapshot is 6" in late.stderr) == (5, True), late
+        for words, stream in ((("status",), "stdout"), (("why",), "stdout"), (("status", "--json"), "stderr")):
+            said = " ".join(getattr(retinue(*words, cwd=tmp_path), stream).split())
+            assert "s old: the controller is down, or the file system is full or hangs" in said
         run.signal(signal.SIGTERM)
         assert run.wait_end() == 143
         run.assert_nothing_left()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command import ask, retinue, start_in_scene
+from support.command import ask, private_scratch, retinue, start_in_scene
 from support.real_run import RealRun, real_run, server_service, wait_for
 
 TINY = 'mount -t tmpfs -o size=1m,nr_inodes=2k tiny "$0" && exec "$@"'
@@ -109,3 +109,33 @@ def test_a_disk_that_fills_up_costs_records_and_nothing_else(tmp_path: Path, is_
         run.end_hard()
         if disk is not None:
             disk.close()
+
+
+FEW = 'mount -t tmpfs -o nr_inodes=$1 tiny "$0" && shift && exec "$@"'
+
+
+@pytest.mark.parametrize("files", [8, 9, 10, 11, 12])
+def test_a_disk_that_is_full_when_the_controller_starts_ends_the_start_with_one_word(
+    tmp_path: Path, files: int
+) -> None:
+    disk_path = tmp_path / "disk"
+    disk_path.mkdir()
+    run = RealRun(tmp_path, {"server": server_service()}, ["touch", str(tmp_path / "ran")])
+    run.run_dir = disk_path / "run"
+    try:
+        with private_scratch() as scratch:
+            prefix = ("unshare", "-Urm", "sh", "-c", FEW, str(disk_path), str(files))
+            start_in_scene(run, prefix=prefix, SLURM_TMPDIR=str(scratch))
+            assert run.wait_end() == 5
+            assert os.listdir(scratch) == []
+        said = run.output.read_text()
+        assert "Traceback" not in said
+        assert "started again" not in said
+        first = said.splitlines()[0]
+        assert first.startswith(f"retinue: cannot write the run's keys in '{run.run_dir}': ")
+        assert "No space left on device" in first
+        assert "--run-dir" in first
+        assert "not_ready" in said
+        assert not (tmp_path / "ran").exists()
+    finally:
+        run.end_hard()

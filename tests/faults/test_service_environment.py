@@ -1,11 +1,15 @@
 """The caller's environment: another step's place in the job and a dead proxy reach no service and break nothing."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
+import pytest
 from service_scenes import build_server, write_script
 
-from support.real_run import RealRun
+from support.command import start_in_scene
+from support.real_run import RealRun, server_service
 
 DEAD_PROXY = "http://127.0.0.1:9"
 PROXIES = dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy"), DEAD_PROXY)
@@ -73,3 +77,22 @@ def check_service(env: dict[str, str]) -> None:
     assert {"127.0.0.1", "localhost", "::1"} <= set(env["no_proxy"].split(",")) & set(env["NO_PROXY"].split(","))
     assert PROXIES.items() <= env.items()
     assert (env["RETINUE_REPLICA"], env["CUDA_VISIBLE_DEVICES"], env["PYTHONUNBUFFERED"]) == ("plain/0", "", "1")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads and writes whatever the mode")
+@pytest.mark.parametrize(("mask", "seen"), [("777", "0o77"), ("707", "0o7"), ("022", "0o22")])
+def test_a_umask_that_takes_the_owners_own_access_away_breaks_nothing(tmp_path: Path, mask: str, seen: str) -> None:
+    said_path = tmp_path / "said"
+    said_path.touch()
+    says_its_mask = 'import os, sys; open(sys.argv[1], "w").write(oct(os.umask(0))); sys.exit(11)'
+    run = RealRun(tmp_path, {"server": server_service()}, [sys.executable, "-c", says_its_mask, str(said_path)])
+    try:
+        start_in_scene(run, prefix=("sh", "-c", f'umask {mask}; exec "$@"', "sh"))
+        assert run.wait_end() == 11, run.output.read_text()
+        assert said_path.read_text() == seen
+        verdict = run.verdict()
+        assert (verdict["ended_by"], verdict["clean"]) == ("trainer", "true")
+        run.run_id = verdict["run_id"]
+        run.assert_nothing_left()
+    finally:
+        run.end_hard()

@@ -14,7 +14,7 @@ from retinue.journal.status import (
     read_status,
     render_status,
 )
-from retinue.journal.verdict import NodeVerdict, Verdict, explain_verdict, read_verdict, render_verdict
+from retinue.journal.verdict import NodeVerdict, ServiceVerdict, Verdict, explain_verdict, read_verdict, render_verdict
 from retinue.terms.record import from_json, replace, to_json, to_pretty_json
 
 LONG = "because " * 40
@@ -170,6 +170,54 @@ def test_why_stays_short_when_everything_failed() -> None:
     text = explain_verdict(VERDICT, [event(seq, f"judge/{seq}") for seq in range(100)])
     assert "92 more" in " ".join(text)
     assert len(text) < 15
+
+
+def test_a_failure_that_had_been_made_up_for_is_no_cause() -> None:
+    events = [
+        event(1, "judge/0"),
+        event(2, "judge/0", "ReadinessChanged", after="ready"),
+        event(3, "init/0"),
+        event(4, "init/0", after="stopped"),
+        event(5, "corpus/0"),
+        event(6, "corpus/0", "TimerFired", after="starting"),
+        event(7, "judge/1", "LivenessLost", after="stopping"),
+        event(8, "judge/1", "StartupPassed", after="ready"),
+        event(9, "judge/1", "Exited", after="failed"),
+        event(10, "run", "StopBegun", ""),
+        event(11, "corpus/0", "ReadinessChanged", after="ready"),
+    ]
+    text = " ".join(explain_verdict(replace(VERDICT, ended_by="fail_run"), events))
+    assert "judge/0" not in text
+    assert "init/0" not in text
+    assert -1 < text.find("reason 5") < text.find("reason 9")
+    assert "reason 7" not in text
+    assert "what led to it" in text
+
+
+def test_nothing_led_to_an_end_that_was_as_wanted() -> None:
+    done = replace(VERDICT, ended_by="trainer", cause="the trainer ended (exit code 0)", exit_code=0, clean="true")
+    assert explain_verdict(done, [event(1)]) == ["trainer: the trainer ended (exit code 0)"]
+    failed = replace(done, cause="the trainer ended (exit code 10)", exit_code=1)
+    assert explain_verdict(failed, [])[0] == "trainer: the trainer ended (exit code 10) (exit code 1)"
+    asked = explain_verdict(replace(done, ended_by="operator", cause="retinue down"), [event(1)])
+    assert "led to it" not in " ".join(asked)
+    assert "reason 1" in " ".join(asked)
+
+
+def test_one_of_a_kind_is_written_without_an_s() -> None:
+    services = {"one": ServiceVerdict(1, 1, 0), "two": ServiceVerdict(2, 0, 0)}
+    rows = render_verdict(replace(VERDICT, services=services)).splitlines()
+    assert "  one        1 launch, 1 restart" in rows
+    assert "  two        2 launches, 0 restarts" in rows
+
+
+@pytest.mark.parametrize("phase", ["joining", "starting", "running", "ending"])
+def test_a_snapshot_says_its_age_from_five_seconds_on_but_not_the_last_one(phase: str) -> None:
+    status = replace(STATUS, phase=phase, ended_by="signal" if phase == "ending" else "", cause="SIGTERM")
+    assert "old" not in render_status(status, STATUS.updated_utc + 4.9)
+    told = " ".join(render_status(status, STATUS.updated_utc + 5.0).split())
+    assert "this snapshot is 5 s old: the controller is down, or the file system is full or hangs" in told
+    assert "old" not in render_status(replace(status, phase="over"), STATUS.updated_utc + 3600)
 
 
 def test_a_replica_that_ended_as_it_was_told_is_no_cause() -> None:

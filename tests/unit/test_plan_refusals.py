@@ -67,6 +67,27 @@ def test_memory_nobody_knows_does_not_refuse() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "port"),
+    [
+        ({"command": ["x", "--port", "8000"]}, "8000"),
+        ({"command": ["x", "--port=8000"]}, "8000"),
+        ({"command": ["x"], "probes": {"readiness": {"tcp": 8011}}}, "8011"),
+        ({"command": ["x"], "probes": {"liveness": {"http": {"path": "/", "port": 8012}}}}, "8012"),
+        ({"command": ["x", "--port", "{port}"], "probes": {"liveness": {"http": {"path": "/", "port": 8012}}}}, ""),
+        ({"command": ["x", "--port", "8000"], "probes": {"readiness": {"tcp": True}}}, ""),
+        ({"command": ["x", "--portal", "8000", "--report=1"]}, ""),
+        ({"command": ["x"], "probes": {"readiness": {"exec": ["true"]}}}, ""),
+    ],
+)
+def test_a_service_whose_port_nobody_is_told_of_is_pointed_out(fields: dict[str, Any], port: str) -> None:
+    manifest = Manifest.model_validate({"retinue": 1, "run": {"name": "d"}, "services": {"a": fields}})
+    plan = build_plan(manifest, parse_description("n1"), (), "/s", "/r", "/r/a")
+    assert [f"a listens on the fixed port {port}, so it gets no URL" in line for line in plan.warnings] == [
+        True
+    ] * bool(port)
+
+
+@pytest.mark.parametrize(
     ("nodes", "problem"),
     [
         ({"train": {"count": 5}}, "nodes: needs 5 nodes (train 5); the allocation has 4"),

@@ -38,11 +38,13 @@ def flush_output() -> None:
 @contextmanager
 def taken_back_on_failure(prepared: Prepared) -> Iterator[None]:
     """Leave nothing of a run that does not get as far as its stub."""
+    is_done = False
     try:
         yield
-    except BaseException:
-        take_back(prepared)
-        raise
+        is_done = True
+    finally:
+        if not is_done:
+            take_back(prepared)
 
 
 def print_warnings(prepared: Prepared) -> None:

@@ -20,6 +20,14 @@ _DEPTH_MAX = 60
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def keep_owner_access() -> None:
+    """Give back what a umask takes from the owner: `umask 777` would make every file and socket of a run unusable.
+
+    What is started from here on inherits the rest of it as the caller had it.
+    """
+    os.umask(os.umask(0o077) & 0o077)
+
+
 def claim_node_dir(path: Path) -> int:
     """Make the directory (0700) or take over what a dead launch left; returns the lock's descriptor.
 

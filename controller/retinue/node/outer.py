@@ -20,7 +20,7 @@ from retinue.node.census import build_census, find_left, kill_left
 from retinue.node.descriptors import close_fds, receive_packet, send_packet
 from retinue.node.janitor import Janitor, fork_janitor
 from retinue.node.listeners import describe_holder
-from retinue.node.nodedir import claim_node_dir, remove_node_dir
+from retinue.node.nodedir import claim_node_dir, keep_owner_access, remove_node_dir
 from retinue.node.settings import (
     KEEPER_LOST,
     KEEPER_SPENT,
@@ -66,6 +66,7 @@ def run_outer(join_path: str, stop_fd: int | None = None, settings: NodeSettings
             be started; 9 the keeper died unasked.
     """
     wakeup_fd = catch_signals((*_END_SIGNALS, signal.SIGCHLD))
+    keep_owner_access()
     node = ""
     try:
         join = read_join(Path(join_path))

@@ -23,6 +23,7 @@ from retinue.journal.rundir import Before, TakenNameError, create_run_dir, look_
 from retinue.manifest.files import read_manifest
 from retinue.manifest.resolve import dump_manifest
 from retinue.manifest.schema import Manifest
+from retinue.node.nodedir import keep_owner_access
 from retinue.plan.build import build_plan
 from retinue.plan.records import Plan
 from retinue.supervise.stub_signals import STOPS, block_signals
@@ -184,6 +185,7 @@ def make_directories(record: RunRecord, plan: Plan, manifest_text: str, is_new: 
     node_dir = Path(record.node_dir)
     is_whole = False
     block_signals()
+    keep_owner_access()
     try:
         path = write_node_dir(node_dir, record, plan)
         create_run_dir(
