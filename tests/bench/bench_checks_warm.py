@@ -27,7 +27,7 @@ VERIFIER = "retinue.checks.verifiers.math:check"
 
 LOOP = f"""
 import gc, os, sys, time
-from retinue.checks.jail.cell import build_cell, confine_child, open_proc
+from retinue.checks.jail.cell import build_cell, confine_child, confine_parent, open_proc
 from retinue.checks.jail.choice import choose_jail
 from retinue.checks.jail.namespaces import enter_namespaces
 from retinue.checks.jail.root import enter_root
@@ -44,6 +44,7 @@ verifier = load_verifier("math", "{VERIFIER}")
 if is_jailed:
     view = build_view([], os.environ)
     enter_root(view)
+    confine_parent(jail)
     cell = build_cell(jail, view, Limits(), self_fd, proc_fd)
 warm_verifier("math", "{VERIFIER}", verifier)
 gc.collect()

@@ -16,6 +16,8 @@ from typing import Any
 
 from checks_math import load
 
+from retinue.node import kernel
+
 READ_BYTES = 1 << 16
 
 
@@ -87,6 +89,8 @@ class Loop:
         pid = os.fork()
         if pid == 0:
             try:
+                # Siblings hold each other's pipes: end of file alone would not end them.
+                kernel.set_death_signal(signal.SIGKILL)
                 os.close(ask_write)
                 if line := os.read(ask_read, READ_BYTES):
                     request = json.loads(line)
@@ -109,5 +113,4 @@ if __name__ == "__main__":
     try:
         loop.run()
     finally:
-        if os.getpid() == os.getsid(0):
-            loop.close()
+        loop.close()

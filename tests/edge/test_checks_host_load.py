@@ -31,7 +31,7 @@ async def test_a_stall_of_the_host_itself_times_nobody_out(tmp_path: Path) -> No
         (check,) = host.submit([ask("wait 0.3")], "test", 8)
         await until("it to run", lambda: host.watch.running)
         # The loop stands still past the deadline, and so does everything that could be told in time.
-        time.sleep(1.5)
+        time.sleep(1.5)  # noqa: ASYNC251 - the stall is what is tested
         assert (await check.outcome).outcome is SCORED
         pressure = [entry for entry in host.ledger.read() if entry.cause == "node_pressure"]
         assert any("own loop" in entry.detail for entry in pressure)
@@ -55,7 +55,7 @@ async def test_a_crowded_node_is_written_down_from_when_to_when(
 
 
 async def test_memory_and_descriptors_stay_flat_over_thousands_of_checks(tmp_path: Path) -> None:
-    count = int(os.environ.get("RETINUE_SOAK_CHECKS", "2000"))
+    count = int(os.environ.get("SOAK_CHECKS", "2000"))
     async with real_host(build_settings(tmp_path)) as host:
         await judge(host, *(ask("right") for _ in range(300)))
         before = read_use(), len(os.listdir("/proc/self/fd"))

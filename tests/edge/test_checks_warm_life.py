@@ -180,6 +180,16 @@ def test_memory_without_end_is_an_error_of_the_response(tmp_path: Path) -> None:
         assert warm.wait_ended(child).max_rss_bytes < 128 * 2**20
 
 
+def test_what_warming_up_takes_is_not_taken_from_the_checks(tmp_path: Path) -> None:
+    source = (
+        "kept = []\ndef ask(response, gold, args):\n    return bytearray(int(response) * 2**20)[0] + 1\n"
+        "ask.warm = lambda: kept.append(bytearray(200 * 2**20))"
+    )
+    with open_warm(tmp_path, source, ["ask"], limits={"memory_bytes": 128 * 2**20}) as warm:
+        assert warm.take().ask("ask", "64").score == 1.0
+        assert "MemoryError" in (warm.take().ask("ask", "160").error or "")
+
+
 def test_an_exit_without_a_result_is_reported_with_its_code(tmp_path: Path) -> None:
     with open_warm(tmp_path, SOURCE, NAMES) as warm:
         for code in (0, 71):

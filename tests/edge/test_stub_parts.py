@@ -237,7 +237,7 @@ def test_a_pid_that_was_given_to_somebody_else_gets_no_signal() -> None:
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as neighbour:
         stale = Leftover(neighbour.pid, 1, "the one before")
         scans = iter([[stale]] * 6 + [[]] * 40)
-        found, survivors = end_left(lambda: next(scans), lambda _is_so, _limit_s: True)
+        found, survivors = end_left(lambda: next(scans), lambda _is_so, _limit_s: True, lambda: 0)
         assert (len(found), survivors) == (1, [])
         assert neighbour.stdin
         assert neighbour.stdout

@@ -59,6 +59,8 @@ class Attack:
     """Its source is the response; what it returns is what it got hold of."""
     ends: tuple[OutcomeKind, ...] = (OutcomeKind.SCORED,)
     timeout_s: float | None = None
+    says: str = ""
+    """In the reason: that it ended by what it did, and not by a mistake of the attack."""
 
     @property
     def name(self) -> str:
@@ -67,8 +69,9 @@ class Attack:
 
 def build_response(function: Callable[..., Any]) -> str:
     """Write the attack as text; what it returns is its reason, its score is 0."""
+    imports = "import ctypes, errno, json, os, resource, signal, socket, struct, sys, time"
     call = f"answer = (0.0, json.dumps({function.__name__}(gold)))\n"
-    return f"{inspect.getsource(checks_tools)}\n{inspect.getsource(function)}\n{call}"
+    return f"{imports}\n{inspect.getsource(checks_tools)}\n{inspect.getsource(function)}\n{call}"
 
 
 def list_attacks(module: ModuleType) -> list[Attack]:
@@ -90,7 +93,7 @@ class Stage:
         checks = self.run.replica("checks/0")["host_pid"]
         return {
             "stub": self.run.stub_pid(),
-            "controller": find_by_argv(self.run, b"controller"),
+            "controller": status["controller_pid"],
             "agent": node["agent_host_pid"],
             "keeper": node["keeper_host_pid"],
             "gateway": self.run.role_pid("gateway"),
@@ -176,18 +179,6 @@ def list_tree(pid: int) -> set[int]:
         found.update(children)
         waiting += children
     return found
-
-
-def find_by_argv(run: RealRun, word: bytes) -> int:
-    """Host pid of the run's process that has this word among its first arguments."""
-    for pid in run.tagged_pids():
-        try:
-            argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if word in argv[:6]:
-            return pid
-    return 0
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import struct
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -94,5 +93,3 @@ def read(path: str) -> list[str]:
             return [f"{path}: {file.read(200)!r}"]
     except OSError:
         return []
-
-

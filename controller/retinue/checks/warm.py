@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from retinue.checks.forking import Forking
-from retinue.checks.jail.cell import Jail, build_cell, open_proc
+from retinue.checks.jail.cell import Jail, build_cell, confine_parent, open_proc
 from retinue.checks.jail.choice import choose_jail
 from retinue.checks.jail.namespaces import enter_namespaces
 from retinue.checks.jail.root import enter_root
@@ -104,10 +104,11 @@ def _serve(control: socket.socket, config: WarmConfig) -> None:
     view = build_view(config.hide, os.environ)
     if jail.is_namespaced:
         enter_root(view)
-    cell = build_cell(jail, view, config.limits, self_fd, proc_fd)
+    confine_parent(jail)
     for name, verifier in verifiers.items():
         warm_verifier(name, config.verifiers[name], verifier)
         _check_threads(name, config.verifiers[name], proc_fd)
+    cell = build_cell(jail, view, config.limits, self_fd, proc_fd)
     _settle()
     Forking(control, cell, verifiers).run(_build_warmed(jail, verifiers))
 

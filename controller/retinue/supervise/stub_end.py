@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from retinue.supervise.stub_bounded import run_bounded
 from retinue.supervise.stub_children import Child
-from retinue.supervise.stub_leftovers import Leftover, end_left, scan_left
+from retinue.supervise.stub_leftovers import Leftover, end_left, hunt_children, scan_left
 from retinue.supervise.stub_run import say
 from retinue.supervise.stub_table import build_table
 from retinue.supervise.stub_verdict import Facts, build_verdict, find_exit_code, remove_own_dir, write_verdict
@@ -49,7 +49,9 @@ def end_run(stub: "Stub") -> int:
     facts.trainer, facts.is_launched = work.trainer, launch is not None and not launch.is_refused
     facts.controller_starts = stub.watch.starts
     facts.nodes, facts.expected = work.nodes, work.expected
-    facts.found, facts.survivors = end_left(lambda: scan_bounded(stub), stub.look)
+    facts.found, facts.survivors = end_left(
+        lambda: scan_bounded(stub), stub.look, lambda: hunt_children(os.getpid(), stub.work.spared, stub.wait)
+    )
     for process in facts.found:
         say(f"was left running and is ended: {process.pid} {process.cmd}")
     write_end(facts)

@@ -8,7 +8,7 @@ never another user's, never by name. Standard library only.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from retinue.node import scan
 from retinue.node.scan import is_running, send_signal
@@ -18,6 +18,9 @@ SETTLE_S = 1.0
 """What is just about to exit by itself was not left behind."""
 KILL_LIMIT_S = 10.0
 """A process that outlives this many seconds of SIGKILL is stuck in the kernel: reported, not waited for."""
+QUIET_S = 0.2
+"""No child for this long, looked for all the time: nobody is being born any more."""
+PAUSE_S = 0.002
 CMD_CHARS = 80
 
 
@@ -82,8 +85,29 @@ Wait = Callable[[Callable[[], bool], float], bool]
 """(condition, limit_s) -> whether it came true; reaps children meanwhile."""
 
 
-def end_left(look: Scan, wait: Wait) -> tuple[list[Leftover], list[Leftover]]:
-    """End everything a look finds: TERM, a grace, KILL, until two looks in a row are empty.
+def hunt_children(stub: int, spared: Collection[int], wait: Wait) -> int:
+    """Kill the stub's children, over and over, until none was there for a while; return how many were killed.
+
+    A chain of processes that each fork and exit lands on the subreaper link by link, and two looks at all of /proc
+    can both come between two links. Reading one small file every few milliseconds does not.
+    """
+    now_s = time.monotonic()
+    end_s, quiet_s = now_s + KILL_LIMIT_S, now_s + QUIET_S
+    killed: set[int] = set()
+    while now_s < min(end_s, quiet_s):
+        for pid in scan.read_children(stub):
+            process = None if pid in spared else scan.read_process(pid)
+            if process is not None and process.state not in scan.DEAD_STATES:
+                send_signal(process, signal.SIGKILL)
+                killed.add(pid)
+                quiet_s = now_s + QUIET_S
+        wait(lambda: False, PAUSE_S)
+        now_s = time.monotonic()
+    return len(killed)
+
+
+def end_left(look: Scan, wait: Wait, hunt: Callable[[], int]) -> tuple[list[Leftover], list[Leftover]]:
+    """End everything a look finds: TERM, a grace, KILL, until two looks in a row are empty and the hunt finds nobody.
 
     Shape: (what was found at first or later, what would not die).
     """
@@ -102,7 +126,7 @@ def end_left(look: Scan, wait: Wait) -> tuple[list[Leftover], list[Leftover]]:
     while empty < 2 and time.monotonic() < give_up_s:
         left = kill_all(look)
         seen.update({(process.pid, process.start): process for process in left})
-        empty = 0 if left else empty + 1
+        empty = 0 if left or hunt() else empty + 1
         wait(lambda: not any(map(is_running, left)), 0.5)  # noqa: B023 called before the next round
     return list(seen.values()), [process for process in left if is_running(process)]
 

@@ -86,8 +86,15 @@ def open_proc(jail: Jail) -> int:
     return syscalls.copy_tree("/proc") if jail.is_namespaced else os.open("/proc", os.O_PATH | os.O_CLOEXEC)
 
 
+def confine_parent(jail: Jail) -> None:
+    """Put on the caller what verifiers are exercised under, and what every child inherits."""
+    syscalls.forbid_new_privileges()
+    if jail.has_filter:
+        syscalls.install_filter(build_filter(COMMON, platform.machine()))
+
+
 def build_cell(jail: Jail, view: View, limits: Limits, self_fd: int, proc_fd: int) -> Cell:
-    """Prepare what children are locked in with, and put on the caller what they all inherit."""
+    """Prepare what children are locked in with, once the caller has all the memory it will need."""
     machine = platform.machine()
     base_bytes = _read_address_space(proc_fd)
     oom = _open_oom_score(proc_fd)
@@ -102,10 +109,7 @@ def build_cell(jail: Jail, view: View, limits: Limits, self_fd: int, proc_fd: in
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
         resource.setrlimit(kind, _bound(kind, value, value))
-    syscalls.forbid_new_privileges()
-    syscalls.forbid_dumps()
-    if jail.has_filter:
-        syscalls.install_filter(build_filter(COMMON, machine))
+    syscalls.forbid_dumps()  # Children inherit it; before it /proc/self would not be the caller's own.
     return Cell(
         jail=jail,
         limits=limits,

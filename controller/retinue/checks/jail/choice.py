@@ -8,7 +8,7 @@ import platform
 import resource
 
 from retinue.checks.jail import landlock
-from retinue.checks.jail.cell import Jail, build_cell, confine_child, open_proc
+from retinue.checks.jail.cell import Jail, build_cell, confine_child, confine_parent, open_proc
 from retinue.checks.jail.namespaces import enter_namespaces, fork_in_namespace
 from retinue.checks.jail.root import enter_root
 from retinue.checks.jail.seccomp import is_supported
@@ -68,6 +68,7 @@ def _try_namespaces(limits: Limits, view: View) -> str:
     self_fd = enter_namespaces()
     proc_fd = open_proc(jail)
     enter_root(view)
+    confine_parent(jail)
     cell = build_cell(jail, view, limits, self_fd, proc_fd)
 
     def try_child() -> str:
@@ -78,6 +79,7 @@ def _try_namespaces(limits: Limits, view: View) -> str:
 
 
 def _try_bare(jail: Jail, limits: Limits, view: View) -> str:
+    confine_parent(jail)
     confine_child(build_cell(jail, view, limits, -1, open_proc(jail)), ANSWER_FD, ANSWER_FD)
     return _LOCKED
 
