@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.cli.run_commands import describe_stub_log
 from retinue.supervise import preflight
 from retinue.supervise.preflight import prepare_run, take_back
 from support.command import MANIFEST, RETINUE, private_scratch
@@ -80,6 +81,15 @@ def test_what_fails_after_the_directories_were_made_takes_them_back(tmp_path: Pa
     assert done.returncode != 0
     assert sorted(os.listdir(tmp_path)) == ["run.yaml"]
     assert os.listdir(scratch) == []
+
+
+def test_where_the_stubs_words_were_lost_up_says_why(tmp_path: Path) -> None:
+    log = tmp_path / "stub.log"
+    assert "full" in describe_stub_log(log)
+    log.touch()
+    assert "full" in describe_stub_log(log)
+    log.write_text("retinue: a word\n")
+    assert describe_stub_log(log) == f"see {log}"
 
 
 def test_a_default_name_that_a_twin_takes_at_the_last_moment_gets_the_next_number(

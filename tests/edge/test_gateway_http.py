@@ -217,3 +217,13 @@ async def test_the_gateways_own_pages_tell_what_is_there() -> None:
         assert (await scene.ask("/-/nothing")).status == 404
         unknown = json.loads((await scene.ask("/jugde/v1")).body)["error"]
         assert (unknown["type"], "did you mean 'judge'" in unknown["message"]) == ("retinue_unknown_service", True)
+
+
+@pytest.mark.parametrize("sent", [b"GARBAGE\r\n\r\n", b"GET /judge/ HTTP/1.1\r\nX: %b\r\n\r\n" % (b"x" * 200_000)])
+async def test_what_is_no_request_gets_the_librarys_plain_400_and_no_outcome(sent: bytes) -> None:
+    async with open_scene() as scene:
+        client = await scene.connect()
+        await client.send(sent)
+        answer = await client.read_head()
+        assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (400, "text/plain")
+        assert "x-retinue-outcome" not in answer.headers

@@ -69,8 +69,9 @@ def read_environments(gold):
 
 
 def search_memory(gold):
-    """All of the own heap and stack, for words that are given backwards, so that looking for them plants none."""
+    """All of the own heap and stack, for words that are given shifted by one, so that looking for them plants none."""
     out, into = os.pipe()
+    shift = bytes((number + 1) % 256 for number in range(256))
     environment = LIBC.getauxval
     environment.restype = LIBC.sbrk.restype = ctypes.c_void_p
     places = [(LIBC.sbrk(0), 64 * 2**20), (environment(31) + 4096, 2**18)]
@@ -80,8 +81,8 @@ def search_memory(gold):
         page = top & ~4095
         for address in range(page - size, page, 4096):
             if LIBC.write(into, ctypes.c_void_p(address), 4096) == 4096:
-                backwards = os.read(out, 4096)[::-1]
-                loot += [word[:4] for word in gold["backwards"] if word.encode() in backwards]
+                page_shifted = os.read(out, 4096).translate(shift)
+                loot += [word for word in gold["shifted"] if word.encode() in page_shifted]
     return loot
 
 
@@ -94,7 +95,10 @@ def attach_shared_memory(gold):
 def write_elsewhere(gold):
     loot = []
     system = ("/", "/etc", "/usr", "/var/tmp", "/dev/shm", "/dev", "/home", "/proc", "/run", sys.prefix)
+    own = os.stat("/tmp").st_dev
     for place in (*gold["places"], *system):
+        if os.path.exists(place) and os.stat(place).st_dev == own:
+            continue
         path = f"{place}/planted-{os.getpid()}"
         loot += attempt(lambda path=path: [path, os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))][:1])
     for path in (f"{gold['places'][-1]}/evil.py", gold["secrets"][2]):

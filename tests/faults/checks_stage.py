@@ -48,7 +48,7 @@ time.sleep(600)
 """
 HONEST = Check("exact", "The Tide.", "the tide.")
 LIE = Check("exact", "A wave.", "the tide.")
-NEIGHBOUR = Check("neighbour", "at the same time", "at the same time")
+NEIGHBOUR = Check("neighbour", "neighbour-4f1c9e", "neighbour-4f1c9e", {"sleep_s": 0.05})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +122,15 @@ class Stage:
             "words": [SECRET, NEIGHBOUR.response, Path(self.env["RETINUE_TOKEN_FILE"]).read_text().strip()],
         }
 
-    def metric(self, name: str) -> float:
+    def metrics(self) -> dict[str, float]:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(self.env["RETINUE_CHECKS_URL"] + "/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
-        return float(next(line for line in lines if line.startswith(f"retinue_checks_{name} ")).split()[1])
+        pairs = [line.removeprefix("retinue_checks_").rsplit(" ", 1) for line in lines if not line.startswith("#")]
+        return {name: float(value) for name, value in pairs}
+
+    def metric(self, name: str) -> float:
+        return self.metrics()[name]
 
     async def attack(self, attack: Attack, **more: Any) -> Outcome:
         """Run the attack between honest neighbours; returns its outcome, after looking at all that must be the same."""

@@ -70,9 +70,9 @@ def visible_sockets(stage: Stage) -> Iterator[list[str]]:
 @pytest.mark.parametrize("attack", find_attacks(reaching))
 async def test_what_reaches_out_gets_hold_of_nothing(stage: Stage, visible_sockets: list[str], attack: Attack) -> None:
     told = stage.targets()
-    words = [word[::-1] for word in told["words"]]
+    shifted = ["".join(chr(ord(letter) + 1) for letter in word) for word in told["words"]]
     before = len(list(Path(f"/proc/{stage.pids['checks']}/fd").iterdir()))
-    outcome = await stage.attack(attack, backwards=words, words=[], sockets=told["sockets"] + visible_sockets)
+    outcome = await stage.attack(attack, shifted=shifted, words=[], sockets=told["sockets"] + visible_sockets)
     assert_zero(outcome, attack)
     planted = [path for place in told["places"] for path in Path(place).rglob("planted*")]
     assert planted == []

@@ -41,8 +41,8 @@ def test_the_directory_of_a_run_that_died_is_taken_over_and_its_records_are_kept
         dead.wait_end()
         dead.end_hard()
         for node_dir in dead.node_dirs():
-            # What `retinue sweep` would remove.
-            shutil.rmtree(node_dir)
+            # What `retinue sweep` would remove; the janitor may be at it.
+            shutil.rmtree(node_dir, ignore_errors=True)
         with real_run(tmp_path, {"server": server_service()}) as run:
             run.wait("another run's status", lambda: run.status().get("run_id") not in (None, dead_id))
             run.wait_phase("running")
@@ -114,7 +114,7 @@ def test_a_disk_that_fills_up_costs_records_and_nothing_else(tmp_path: Path, is_
 FEW = 'mount -t tmpfs -o nr_inodes=$1 tiny "$0" && shift && exec "$@"'
 
 
-@pytest.mark.parametrize("files", [8, 9, 10, 11, 12])
+@pytest.mark.parametrize("files", [9, 10, 11])
 def test_a_disk_that_is_full_when_the_controller_starts_ends_the_start_with_one_word(
     tmp_path: Path, files: int
 ) -> None:

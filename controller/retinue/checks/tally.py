@@ -43,5 +43,6 @@ class Tally:
 
     def retry_after_s(self, waiting: int, workers: int) -> int:
         """Guess when there is room again; whole seconds, as `Retry-After` has them."""
+        # A quarter of the line gone is room enough; who waits for all of it comes back to an idle service.
         guess_s = waiting * self._mean_s / max(workers, 1) / 4
         return max(RETRY_MIN_S, min(RETRY_MAX_S, math.ceil(guess_s)))

@@ -265,8 +265,8 @@ def _check_unknown_memory(manifest: Manifest, allocation: Allocation) -> list[st
 def check_fixed_ports(manifest: Manifest) -> list[str]:
     """Warn of a service that listens where the manifest says: nobody is told of it, and there is no URL."""
     return [
-        f"{name} listens on the fixed port {port}, so it gets no URL; write {{port}} in its command instead, and let its "
-        "probes ask the replica's own port"
+        f"{name} listens on the fixed port {port}, so it gets no URL; write {{port}} in its command instead, and let "
+        "its probes ask the replica's own port"
         for name, service in manifest.services.items()
         if not service.has_port and (port := _find_fixed_port(service))
     ]
