@@ -54,11 +54,11 @@ class Seat(Record, frozen=True):
     """Environment name -> content, already read."""
 
 
-def build_placeholders(seat: Seat) -> dict[str, str]:
-    """Name what only the node knows."""
-    values = {"host": seat.host, "node_dir": seat.join.node_dir}
-    if seat.port is not None:
-        values["port"] = str(seat.port)
+def build_placeholders(join: Join, host: str, port: int | None) -> dict[str, str]:
+    """Name what only the node knows; `python` is the interpreter that retinue itself runs with there."""
+    values = {"host": host, "node_dir": join.node_dir, "python": join.python}
+    if port is not None:
+        values["port"] = str(port)
     return values
 
 
@@ -70,7 +70,7 @@ def build_environment(spec: LaunchSpec, own: Mapping[str, str], seat: Seat) -> d
     """
     env = {name: value for name, value in own.items() if not is_dropped(name, spec.keep_env)}
     env.setdefault("PYTHONUNBUFFERED", "1")
-    places = build_placeholders(seat)
+    places = build_placeholders(seat.join, seat.host, seat.port)
     env.update({name: expand(value, places) for name, value in spec.env.items()})
     for name in ("no_proxy", "NO_PROXY"):
         env[name] = extend_no_proxy(env.get(name, ""), (*ALWAYS_DIRECT, *seat.nodes))

@@ -101,7 +101,7 @@ def build_seat(site: Site, note: Note, secrets: dict[str, str]) -> Seat:
 
 def build_body(site: Site, note: Note, seat: Seat) -> SpawnBody:
     """Say what the keeper executes."""
-    places = build_placeholders(seat)
+    places = build_placeholders(seat.join, seat.host, seat.port)
     return SpawnBody(
         argv=tuple(expand(word, places) for word in note.spec.argv),
         env=build_environment(note.spec, site.own_env, seat),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from retinue.errors import TransientError
 from retinue.node import listeners
+from retinue.node.environment import build_placeholders
 from retinue.node.exec_probe import ProbeCommand
 from retinue.node.listeners import Holder, Ownership
 from retinue.node.memory import Note
@@ -61,9 +62,7 @@ class Questions:
 
     async def _ask_exec(self, spec: ProbeSpec, read_lag_s: Callable[[], float]) -> Answer:
         note, body = self._subject.note, self._subject.body
-        places = {"host": note.host, "node_dir": self._site.join.node_dir}
-        if self.port is not None:
-            places["port"] = str(self.port)
+        places = build_placeholders(self._site.join, note.host, self.port)
         try:
             argv = tuple(expand(word, places) for word in spec.exec_argv)
         except PlaceholderError as error:

@@ -6,6 +6,7 @@ and a signal at any moment, leaves no file, no process and no port.
 """
 
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -31,6 +32,9 @@ from retinue.terms import run as files
 from retinue.terms.record import Record, replace, to_pretty_json
 from retinue.terms.run import RunRecord
 
+FILES_COUNT = 64
+"""With fewer descriptors some process of a run cannot start, and some cannot even say so."""
+
 
 def find_allocation(env: Mapping[str, str]) -> Allocation:
     """Say what this process may use: the Slurm job it is in, else this machine.
@@ -55,6 +59,9 @@ def check_platform() -> None:
     numbers = tuple(int(part) for part in release.replace("-", ".").split(".")[:2] if part.isdigit())
     if sys.platform != "linux" or numbers < (5, 11):
         raise AllocationError(f"cannot run on {sys.platform} {release}: Linux 5.11 or newer is needed")
+    files_count, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files_count < FILES_COUNT:
+        raise AllocationError(f"cannot run with {files_count} open files a process; raise `ulimit -n` to {FILES_COUNT}")
 
 
 def find_trainer(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
