@@ -5,7 +5,7 @@ import threading
 import time
 from urllib.parse import urlsplit
 
-WORKERS_PER_SERVICE = 2
+WORKERS_PER_SERVICE = 1
 SLOW_S = 0.25
 """A request slower than this waited while something was down."""
 

@@ -22,7 +22,7 @@ from nightmares import PARTS, kill
 from retinue.client import SCORELESS, Check, Outcome, Retinue
 
 DATA = Path(__file__).parent / "data"
-SECONDS = float(os.environ.get("QUICKSTART_SECONDS", "24"))
+SECONDS = float(os.environ.get("QUICKSTART_SECONDS", "20"))
 """How long the plain requests go on at least; the kills are spread over it."""
 HANG_LIMIT_S = 1.0
 """What a hanging answer may cost its own rollout."""

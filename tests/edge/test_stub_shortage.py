@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import subprocess
 from collections.abc import Generator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from stub_rig import Rig
 from retinue.node import spawn
 from retinue.supervise.stub_bounded import run_bounded
 from retinue.supervise.to_stub import parse_stub_line
+from support.command import MANIFEST, RETINUE
 
 NO_MORE_CHILDREN = """
 import resource
@@ -73,3 +75,14 @@ def test_a_working_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(spawn.SpawnError) as caught:
         spawn.wait_exec(child, 20.0)
     assert str(caught.value) == f"cannot start '/bin/true' in directory '{tmp_path}/gone': No such file or directory"
+
+
+def test_too_few_descriptors_for_a_run_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(MANIFEST)
+    argv = ["prlimit", "--nofile=63:", *RETINUE, "run", "run.yaml", "--", "true"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (
+        3,
+        "retinue: cannot run with 63 open files a process; raise `ulimit -n` to 64\n",
+    )
+    assert os.listdir(tmp_path) == ["run.yaml"]
