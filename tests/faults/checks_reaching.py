@@ -5,6 +5,7 @@ Each runs inside a check as text; what it returns is its loot. `gold` says all t
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -33,12 +34,32 @@ def kill_the_run(gold):
     return loot
 
 
+def kill_by_descriptor(gold):
+    """Whoever owns a descriptor gets the signal of its choice when there is something to read."""
+    loot = []
+    for pid in gold["pids"].values():
+        one, other = socket.socketpair()
+        call("fcntl", one.fileno(), 10, int(signal.SIGKILL))
+        loot += call("fcntl", one.fileno(), 8, pid)
+        attempt(lambda one=one: fcntl.fcntl(one, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK))
+        other.send(b"x")
+    return loot
+
+
 def kill_everyone(gold):
     need_walls()
-    loot = attempt(lambda: os.kill(-1, signal.SIGKILL)) + attempt(lambda: os.kill(1, signal.SIGKILL)) * 0
+    loot = attempt(lambda: os.kill(-1, signal.SIGKILL))
+    attempt(lambda: os.kill(1, signal.SIGKILL))
     for pid in range(2, 100_001):
         loot += attempt(lambda pid=pid: os.kill(pid, signal.SIGKILL))
     return loot
+
+
+def signal_everyone(gold):
+    """Only asks whether it could, so it may be tried where nothing but a filter is between it and the machine."""
+    others = [-1, *range(1, 100_001)]
+    others.remove(os.getpid())
+    return [pid for pid in others if attempt(lambda pid=pid: os.kill(pid, 0))]
 
 
 def trace_anyone(gold):
@@ -46,7 +67,8 @@ def trace_anyone(gold):
     local = (ctypes.c_void_p * 2)(ctypes.addressof(buffer), 8)
     remote = (ctypes.c_void_p * 2)(id(gold), 8)
     loot = []
-    for pid in (0, 1, 2, os.getppid(), *gold["pids"].values()):
+    family = (0, 1, 2, os.getppid()) if os.getpid() == 1 else ()
+    for pid in (*family, *gold["pids"].values()):
         loot += call("ptrace", 16, pid, 0, 0) + call("ptrace", 0x4206, pid, 0, 0)
         loot += call("process_vm_readv", pid, local, 1, remote, 1, 0)
         loot += call("process_vm_writev", pid, local, 1, remote, 1, 0)
@@ -55,14 +77,15 @@ def trace_anyone(gold):
 
 def read_secrets(gold):
     loot = []
-    for path in (*gold["secrets"], "/dev/shm", "/var/tmp", "/run", "/home", "/root"):
+    for path in gold["secrets"]:
         loot += read(path)
     return loot
 
 
 def read_environments(gold):
     loot = [name for name in os.environ if name.startswith(("RETINUE", "SLURM"))]
-    for name in (*os.listdir("/proc"), "self", "1", *map(str, gold["pids"].values())):
+    family = (*os.listdir("/proc"), "self", "1") if os.getpid() == 1 else ()
+    for name in (*family, *map(str, gold["pids"].values())):
         for file in ("environ", "cmdline", "maps", "mem", "fd", "root"):
             loot += read(f"/proc/{name}/{file}")
     return loot
@@ -94,9 +117,8 @@ def attach_shared_memory(gold):
 
 def write_elsewhere(gold):
     loot = []
-    system = ("/", "/etc", "/usr", "/var/tmp", "/dev/shm", "/dev", "/home", "/proc", "/run", sys.prefix)
     own = os.stat("/tmp").st_dev
-    for place in (*gold["places"], *system):
+    for place in (*gold["places"], *gold["system"]):
         if os.path.exists(place) and os.stat(place).st_dev == own:
             continue
         path = f"{place}/planted-{os.getpid()}"
@@ -112,7 +134,7 @@ def connect_anywhere(gold):
     for port in gold["ports"]:
         loot += connect(socket.AF_INET, ("127.0.0.1", port)) + connect(socket.AF_INET6, ("::1", port))
         loot += connect(socket.AF_INET, ("127.0.0.1", port), socket.SOCK_DGRAM)
-    for path in (*gold["sockets"], "\0retinue", "/run/systemd/notify", "/dev/log"):
+    for path in (*gold["sockets"], "\0retinue"):
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET, socket.SOCK_RAW):
             loot += connect(socket.AF_UNIX, path, kind)
     for family, kind in ((socket.AF_NETLINK, socket.SOCK_RAW), (socket.AF_VSOCK, socket.SOCK_STREAM)):
@@ -130,7 +152,8 @@ def leave_the_jail(gold):
         call("mount", None, b"/", None, 32 | 4096, None) + call("umount2", b"/proc", 2) + call("umount2", b"/tmp", 2)
     )
     loot += call("syscall", 428, -100, b"/", 1) + call("syscall", 430, b"tmpfs", 0) + call("sethostname", b"x", 1)
-    loot += attempt(lambda: os.setuid(0)) + attempt(lambda: os.setgroups([0]))
+    loot += attempt(lambda: os.setuid(0)) if os.getuid() else []
+    loot += attempt(lambda: os.setgroups([0]))
     return loot + call("syscall", 304, 3, None, 0) + call("syscall", 425, 8, ctypes.create_string_buffer(256))
 
 
@@ -172,11 +195,11 @@ def patch_the_checker(gold):
         for name in ("check", "judge", "_read_score", "cut_text", "_fold"):
             if hasattr(module, name):
                 setattr(module, name, lambda *_: 1.0)
-    builtins.len = lambda _: 1
-    re.compile = None
-    json.loads = None
-    sys.modules["json"] = sys.modules["unicodedata"] = sys  # type: ignore[assignment]
-    os._exit(0)
+    if gold["exits"]:
+        builtins.len = lambda _: 1
+        re.compile = json.loads = None
+        sys.modules["json"] = sys.modules["unicodedata"] = sys
+        os._exit(0)
 
 
 def delete_the_modules(gold):
@@ -186,17 +209,17 @@ def delete_the_modules(gold):
 
 def leave_traces(gold):
     for name in ("planted", ".hidden", "a" * 200):
-        with open(f"/tmp/{name}", "w") as file:
+        with open(f"{gold['tmp']}/{name}", "w") as file:
             file.write("for the next one")
     os.environ["PLANTED"] = "1"
-    os.chdir("/tmp")
-    os.umask(0o777)
+    os.chdir(gold["tmp"])
+    os.umask(0o077)
     return []
 
 
 def find_traces(gold):
     """The check after `leave_traces`."""
-    loot = [name for name in os.listdir("/tmp") if name in ("planted", ".hidden", "a" * 200)]
+    loot = [name for name in os.listdir(gold["tmp"]) if name in ("planted", ".hidden", "a" * 200)]
     return loot + [name for name in ("PLANTED",) if name in os.environ] + [os.getcwd()] * (os.getcwd() != "/")
 
 
@@ -226,7 +249,9 @@ def hand_descriptors_to_the_host(gold):
 ATTACKS = [
     Attack(kill_parent),
     Attack(kill_the_run),
+    Attack(kill_by_descriptor),
     Attack(kill_everyone),
+    Attack(signal_everyone),
     Attack(trace_anyone),
     Attack(read_secrets),
     Attack(read_environments),

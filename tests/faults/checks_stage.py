@@ -60,7 +60,7 @@ class Attack:
     ends: tuple[OutcomeKind, ...] = (OutcomeKind.SCORED,)
     timeout_s: float | None = None
     says: str = ""
-    """In the reason: that it ended by what it did, and not by a mistake of the attack."""
+    """A pattern of the reason: that it ended by what it did, and not by a mistake of the attack."""
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class Attack:
 
 def build_response(function: Callable[..., Any]) -> str:
     """Write the attack as text; what it returns is its reason, its score is 0."""
-    imports = "import ctypes, errno, json, os, resource, signal, socket, struct, sys, time"
+    imports = "import ctypes, errno, fcntl, json, os, resource, signal, socket, struct, sys, time"
     call = f"answer = (0.0, json.dumps({function.__name__}(gold)))\n"
     return f"{imports}\n{inspect.getsource(checks_tools)}\n{inspect.getsource(function)}\n{call}"
 
@@ -117,8 +117,12 @@ class Stage:
                 str(node_dir),
                 str(self.home / "id_rsa"),
                 os.path.expanduser("~"),
+                *("/dev/shm", "/var/tmp", "/run", "/home", "/root", "/proc", "/sys"),
             ],
             "places": [str(self.run.directory), str(node_dir), str(self.home), str(self.run.directory / "plugins")],
+            "tmp": "/tmp",
+            "exits": True,
+            "system": ["/", "/etc", "/usr", "/var/tmp", "/dev/shm", "/dev", "/home", "/proc", "/run", sys.prefix],
             "words": [SECRET, NEIGHBOUR.response, Path(self.env["RETINUE_TOKEN_FILE"]).read_text().strip()],
         }
 

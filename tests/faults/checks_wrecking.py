@@ -222,7 +222,7 @@ def become_another_program(gold):
 ATTACKS = [
     Attack(fork_bomb, TIMED_OUT, 1.0),
     Attack(thread_bomb, (OutcomeKind.TIMED_OUT, OutcomeKind.KILLED), 1.0),
-    Attack(daemonise, KILLED, says="exited with 0"),
+    Attack(daemonise, KILLED, says="exited with 0|protocol"),
     Attack(orphan_and_score),
     Attack(allocate, KILLED, says="MemoryError"),
     Attack(allocate_stubbornly, TIMED_OUT, 1.0),

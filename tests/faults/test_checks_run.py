@@ -76,16 +76,6 @@ async def test_a_warm_parent_killed_under_sixty_checks_loses_none_of_them(stage:
     assert {outcome.incarnation for outcome in outcomes.values()} == {"checks/0#1"}
 
 
-async def test_a_warm_parent_killed_thrice_in_a_row_costs_time_and_no_row(stage: Stage, client: Retinue) -> None:
-    """Whoever was under it twice was judged alone; it is the parent that died, not the policy that killed it."""
-    outcomes: dict[int, Outcome] = {}
-    async for index, outcome in client.check_many(build_rows(24, 0.05), deadline_s=90):
-        outcomes[index] = outcome
-        if len(outcomes) in (4, 10, 16):
-            os.kill(list_children(stage.pids["checks"])[0], signal.SIGKILL)
-    assert_scored(outcomes, 24)
-
-
 async def test_four_callers_share_the_slots_whoever_came_first(stage: Stage) -> None:
     clients = [Retinue.from_env(stage.env, caller=f"caller-{number}") for number in range(4)]
     done: Counter[int] = Counter()

@@ -66,7 +66,9 @@ def test_services_lose_the_callers_place_in_the_job_and_a_dead_proxy_changes_not
     assert run.verdict()["clean"] == "true"
     said = json.loads(said_path.read_text())
     check_service(said["plain"])
+    stale = {"RETINUE_JUDGE_URL": caller.pop("RETINUE_JUDGE_URL")}
     assert caller.items() <= said["trainer"].items()
+    assert not stale.items() & said["trainer"].items(), "another run's address is worse than none"
     assert "127.0.0.1" in said["trainer"]["no_proxy"].split(",")
     assert {name for name in PLACES if name in said["keeps"]} == {"SLURM_PROCID", "SLURM_NTASKS", "RANK"}
 
