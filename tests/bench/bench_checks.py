@@ -1,9 +1,9 @@
 """What a check costs in a single-use process behind a service, beside what people use instead; under four minutes.
 
-Run: `PYTHONPATH=controller python tests/bench/bench_checks.py [DIRECTORY]`. Every system does the same trivial check of the math
-verifier; rounds of the bare fork-ahead loop and of ours take turns, so that a busy machine slows both: trust ratios
-before milliseconds. A Python below /tmp pays for being bound back into every child's /tmp. Keeps all it measured as
-JSON in DIRECTORY (bench-results/). Not a test: asserts nothing.
+Run: `PYTHONPATH=controller python tests/bench/bench_checks.py [DIRECTORY]`. Every system does the same
+trivial check of the math verifier; rounds of the bare fork-ahead loop and of ours take turns, so that a busy machine
+slows both: trust ratios before milliseconds, and CPU time before both. A Python below /tmp pays for being bound back
+into every child's /tmp. Keeps all it measured as JSON in DIRECTORY (bench-results/). Not a test: asserts nothing.
 """
 
 import asyncio
@@ -25,16 +25,17 @@ from checks_load import (
     measure_sequential,
     plan_arrivals,
 )
-from checks_systems import Ours, Peer, System, open_ours, open_peer, read_memory_mb
+from checks_systems import Ours, Peer, System, open_ours, open_peer, read_cpu_s, read_memory_mb
 
 WORKERS = 2
-OPEN_WORKERS = 8
-"""Slots of every system in the open loop: as many hangs as that may be under way before others wait."""
+OPEN_WORKERS = 4
+"""Of every system in the open loop: so many hangs may be under way before others wait."""
 ROUNDS, ROUND = 7, 40
-SEQUENTIAL = {"inside": 200, "alarm": 200, "fresh": 3, "forkserver": 12, "pool": 200, "persistent": 200}
+SEQUENTIAL = {"inside": 200, "alarm": 200, "fresh": 2, "forkserver": 12, "pool": 200, "persistent": 200}
 IN_FLIGHT = (2, 8)
-IN_FLIGHT_COUNT = 300
+IN_FLIGHT_COUNT = 100
 MEMORY_CHECKS = 5000
+RATE_ROUNDS = 3
 WARM_UP = 30
 RATE, SECONDS, CALM_SECONDS = 20.0, 20.0, 10.0
 RESULTS = Path(__file__).parents[2] / "bench-results"
@@ -99,15 +100,29 @@ async def measure_in_turns(systems: dict[str, System]) -> Figures:
 
 
 async def measure_rates(systems: dict[str, System], callers: int) -> Figures:
-    """Checks per second with some in flight; the systems take turns, three each."""
+    """Checks per second and CPU time of a check, with some in flight; the systems take turns, three each."""
     rates: dict[str, list[float]] = {name: [] for name in systems}
-    for _ in range(3):
+    cpu_s = dict.fromkeys(systems, 0.0)
+    for _ in range(RATE_ROUNDS):
         for name, system in systems.items():
-            rates[name].append(await measure_in_flight(system, IN_FLIGHT_COUNT // 3, callers))
-    found = {name: statistics.median(rate) for name, rate in rates.items()}
-    line = ", ".join(f"{name} {rate:.0f}/s ({found['bare'] / rate:.2f}x bare)" for name, rate in found.items())
-    print(f"{callers} in flight: {line}")
+            before_s = read_cpu_of(name, system)
+            rates[name].append(await measure_in_flight(system, IN_FLIGHT_COUNT, callers))
+            cpu_s[name] += read_cpu_of(name, system) - before_s
+    found: Figures = {}
+    for name in systems:
+        per_s, cpu_ms = statistics.median(rates[name]), cpu_s[name] / RATE_ROUNDS / IN_FLIGHT_COUNT * 1e3
+        found[name] = {"per_s": per_s, "rounds_per_s": rates[name], "cpu_ms": cpu_ms}
+        slower, dearer = found["bare"]["per_s"] / per_s, cpu_ms / found["bare"]["cpu_ms"]
+        print(
+            f"{WORDS[name]:52} {callers} in flight {per_s:5.0f}/s ({slower:.2f}x bare)   "
+            f"CPU {cpu_ms:5.2f} ms a check ({dearer:.2f}x bare)"
+        )
     return found
+
+
+def read_cpu_of(name: str, system: System) -> float:
+    """CPU time of a system by now, in seconds; of ours with the client's, which is this process."""
+    return read_cpu_s(system.pid) + (0.0 if name == "bare" else time.process_time())
 
 
 async def measure_memory(ours: Ours) -> Figures:

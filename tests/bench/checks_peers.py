@@ -107,7 +107,8 @@ def run_forkserver(_workers: int) -> None:
 
 def run_pool(workers: int) -> None:
     """ProcessPoolExecutor and result(timeout): the caller stops waiting, the worker does not stop working."""
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork"), initializer=load)
+    load()
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork"))
     for future in [pool.submit(check_ours, TRIVIAL, GOLD) for _ in range(workers)]:
         future.result(READY_S)
 

@@ -31,6 +31,11 @@ class Reply:
 class System(Protocol):
     """Something that checks."""
 
+    @property
+    def pid(self) -> int:
+        """The root of its processes."""
+        ...
+
     async def ask(self, response: str, gold: str, limit_s: float) -> Reply: ...
 
 
@@ -41,6 +46,10 @@ class Peer:
         self._process = process
         self._asked: dict[int, asyncio.Future[Reply]] = {}
         self._number = 0
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     async def ask(self, response: str, gold: str, limit_s: float) -> Reply:
         assert self._process.stdin is not None
@@ -95,9 +104,13 @@ class Ours:
     """`python -m retinue.checks`, asked by the real client."""
 
     def __init__(self, pid: int, client: Retinue) -> None:
-        self.pid = pid
+        self._pid = pid
         self._client = client
         self.rung = ""
+
+    @property
+    def pid(self) -> int:
+        return self._pid
 
     async def ask(self, response: str, gold: str, limit_s: float) -> Reply:
         began_s = time.perf_counter()
@@ -106,7 +119,7 @@ class Ours:
 
     def through(self, client: Retinue) -> "Ours":
         """The same service by another way."""
-        return Ours(self.pid, client)
+        return Ours(self._pid, client)
 
 
 @asynccontextmanager
@@ -135,6 +148,18 @@ async def _wait_until_warm(process: asyncio.subprocess.Process, said: Path) -> N
             if process.returncode is not None:
                 raise RuntimeError(f"cannot start the service: {said.read_text()}")
             await asyncio.sleep(0.05)
+
+
+def read_cpu_s(root: int) -> float:
+    """Add up the CPU time of a process tree, of those that it reaped too."""
+    ticks = 0
+    for pid in _list_tree(root):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(int(field) for field in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def read_memory_mb(root: int) -> dict[str, float]:

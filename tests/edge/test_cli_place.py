@@ -3,7 +3,9 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from retinue.cli.run_commands import describe_stub_log
 from retinue.supervise import preflight
 from retinue.supervise.preflight import prepare_run, take_back
 from support.command import MANIFEST, RETINUE, private_scratch
-from support.real_run import PATIENCE_S
+from support.real_run import PATIENCE_S, is_running, read_environs
 
 WARNED = """\
 retinue: 1
@@ -28,7 +30,18 @@ def scratch() -> Iterator[Path]:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with private_scratch() as scratch:
         yield scratch
+        end_all(scratch)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def end_all(scratch: Path) -> None:
+    """End what a command that should have failed has started, again until nothing names the scratch directory."""
+    mark = str(scratch).encode()
+    while pids := [pid for pid, environ in read_environs() if mark in environ and is_running(pid)]:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
 
 
 def run_shell(line: str, cwd: Path, scratch: Path) -> subprocess.CompletedProcess[str]:

@@ -244,7 +244,6 @@ ATTACKS = [
     Attack(block_all_and_sleep, TIMED_OUT, 0.3),
     Attack(burn_in_c, TIMED_OUT, 0.3),
     Attack(burn_in_the_kernel, TIMED_OUT, 0.3),
-    Attack(burn_in_children, TIMED_OUT, 0.3),
     Attack(close_and_spin, KILLED, says="closed its end"),
     Attack(half_a_result, TIMED_OUT, 0.3),
     Attack(become_another_program, (OutcomeKind.KILLED, OutcomeKind.TIMED_OUT), 0.3),

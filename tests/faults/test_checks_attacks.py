@@ -6,6 +6,7 @@ have their scores, and the next check is right within two seconds.
 
 import json
 import re
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import checks_forging as forging
 import checks_reaching as reaching
 import checks_wrecking as wrecking
 import pytest
-from checks_stage import SECRET, Attack, Stage, build_response, list_children, list_tree, open_stage, wait_until
+from checks_stage import Attack, Stage, build_response, list_children, list_tree, open_stage, wait_until
 
 from retinue.client import Check, Outcome, OutcomeKind, Retinue
 
@@ -90,6 +91,13 @@ async def test_what_wrecks_its_check_wrecks_nothing_else(stage: Stage, attack: A
     outcome = await stage.attack(attack)
     assert_zero(outcome, attack)
     wait_until("every process of the attack to be gone", lambda: count_check_processes(stage) <= SPARES)
+
+
+async def test_the_time_of_children_that_are_gone_is_their_checks_own(stage: Stage) -> None:
+    attack = Attack(wrecking.burn_in_children, (OutcomeKind.TIMED_OUT,), 1.0)
+    outcome = await stage.attack(attack)
+    assert_zero(outcome, attack)
+    assert outcome.cpu_s > 0.2
 
 
 async def test_what_one_check_leaves_behind_the_next_does_not_find(stage: Stage) -> None:
@@ -174,12 +182,13 @@ async def test_a_verifier_of_ours_is_no_way_in(stage: Stage) -> None:
     assert not marker.exists()
 
 
-async def test_after_all_of_it_the_warm_parent_is_the_first_one(stage: Stage) -> None:
+async def test_after_all_of_it_the_run_ends_as_clean_as_any(stage: Stage) -> None:
+    """Last: it ends the run that all of the above attacked."""
     assert stage.metric("warm_launches_total") == 1
     assert stage.metric("running") == 0
-    assert [
-        event
-        for event in stage.run.events()
-        if event.get("replica", "").startswith("checks") and "Exited" in str(event)
-    ] == []
-    assert SECRET in (stage.home / "id_rsa").read_text()
+    replicas = [stage.run.replica(key) for key in ("checks/0", "server/0")]
+    assert [replica["incarnation"] for replica in replicas] == [1, 1]
+    stage.run.signal(signal.SIGTERM)
+    assert stage.run.wait_end() == 143
+    assert stage.run.verdict()["clean"] == "true"
+    stage.run.assert_nothing_left()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.command import RETINUE, ask, retinue
-from support.real_run import PATIENCE_S, RealRun, server_service, wait_for
+from support.real_run import PATIENCE_S, RealRun, is_running, server_service, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -194,9 +194,10 @@ def test_up_in_the_foreground_ends_with_ctrl_c(tmp_path: Path) -> None:
 
 def test_an_old_snapshot_is_said_to_be_old_and_does_not_open_the_gate(tmp_path: Path) -> None:
     run = RealRun(tmp_path, {"server": server_service()})
+    controller = 0
     try:
-        run.start().wait_phase("running")
-        os.kill(run.status()["controller_pid"], signal.SIGSTOP)
+        controller = run.start().wait_phase("running")["controller_pid"]
+        os.kill(controller, signal.SIGSTOP)
         path = run.attempt_dir / "status.json"
         old = run.status() | {"updated_utc": time.time() - 60}
         path.write_text(json.dumps(old))
@@ -210,3 +211,6 @@ def test_an_old_snapshot_is_said_to_be_old_and_does_not_open_the_gate(tmp_path: 
         run.assert_nothing_left()
     finally:
         run.end_hard()
+        if is_running(controller):
+            # Stopped, it does not even see that its stub is gone.
+            os.kill(controller, signal.SIGKILL)

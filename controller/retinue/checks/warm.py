@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from retinue.checks.forking import Forking
+from retinue.checks.heap import collapse_heap
 from retinue.checks.jail.cell import Jail, build_cell, confine_parent, open_proc
 from retinue.checks.jail.choice import choose_jail
 from retinue.checks.jail.namespaces import enter_namespaces
@@ -110,6 +111,7 @@ def _serve(control: socket.socket, config: WarmConfig) -> None:
         _check_threads(name, config.verifiers[name], proc_fd)
     cell = build_cell(jail, view, config.limits, self_fd, proc_fd)
     _settle()
+    collapse_heap(proc_fd)
     Forking(control, cell, verifiers).run(_build_warmed(jail, verifiers))
 
 

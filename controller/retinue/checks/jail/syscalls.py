@@ -23,6 +23,7 @@ CLONE_NEWCGROUP, CLONE_NEWTIME = 0x02000000, 0x00000080
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
 MS_MOVE, MS_REC, MS_PRIVATE = 8192, 0x4000, 1 << 18
 _MNT_DETACH = 2
+_MADV_COLLAPSE = 25
 
 _PIVOT_ROOTS = {"x86_64": 155, "aarch64": 41}
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
@@ -94,6 +95,11 @@ def make_tree_read_only(path: str) -> None:
     """Make a mount and all below it read-only and deaf to set-user-id bits (Linux 5.12)."""
     attributes = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, 0, 0, 0)
     call(_MOUNT_SETATTR, _AT_FDCWD, path.encode(), _AT_RECURSIVE, attributes, len(attributes))
+
+
+def collapse_pages(start: int, size: int) -> None:
+    """Put a range of the caller's memory into huge pages, now (MADV_COLLAPSE, Linux 6.1)."""
+    _check(int(_LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_COLLAPSE)))
 
 
 def read_last_capability() -> int:
