@@ -38,6 +38,7 @@ SAME_FLOOR = {
     ("node", "journal"): {"retinue.journal.writer"},
     ("node", "gateway"): {"retinue.gateway.link", "retinue.gateway.control"},
     ("checks", "node"): {"retinue.node.kernel"},
+    ("checks", "journal"): {"retinue.journal.writer"},
     ("gateway", "channel"): {"retinue.channel.messages", "retinue.channel.join"},
 }
 DOORS = {

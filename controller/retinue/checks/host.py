@@ -10,10 +10,12 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from retinue.checks.attempt import Attempt, run_attempt
 from retinue.checks.judgement import Judgement, judge_second
 from retinue.checks.ledger import Ledger
+from retinue.checks.ledger_file import LedgerFile
 from retinue.checks.nursery import Nursery
 from retinue.checks.quarantine import Check, Quarantine
 from retinue.checks.queue import FairQueue
@@ -43,7 +45,8 @@ class Host:
 
     def __init__(self, settings: Settings, warm_argv: Sequence[str] = WARM_ARGV) -> None:
         self.settings = settings
-        self.ledger = Ledger(settings.service, settings.node)
+        self.ledger_file = LedgerFile(Path(settings.ledger_path) if settings.ledger_path else None)
+        self.ledger = Ledger(settings.service, settings.node, self.ledger_file.write)
         self.tally = Tally()
         self.running_count = 0
         self.is_stopping = False
@@ -287,3 +290,4 @@ async def open_host(settings: Settings, warm_argv: Sequence[str] = WARM_ARGV) ->
         for task in clockwork:
             task.cancel()
         await asyncio.wait(clockwork)
+        host.ledger_file.close()

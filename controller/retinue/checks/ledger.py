@@ -5,6 +5,7 @@ broken, not strict.
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from retinue.terms.record import Record, replace
 
@@ -33,9 +34,11 @@ class Outage(Record, frozen=True, omit_defaults=False):
 class Ledger:
     """The outages of one checks service, oldest first."""
 
-    def __init__(self, service: str, node: str) -> None:
+    def __init__(self, service: str, node: str, on_change: Callable[[Outage], None] = lambda outage: None) -> None:
         self._service = service
         self._node = node
+        self._on_change = on_change
+        """Told of each entry twice: when it begins, and when it is over."""
         self._closed: deque[Outage] = deque(maxlen=KEPT)
         self._open: dict[str, Outage] = {}
 
@@ -43,12 +46,15 @@ class Ledger:
         """Note that something lasts from now on; a second beginning of the same changes nothing."""
         if cause not in self._open:
             self._open[cause] = Outage(self._service, self._node, from_utc, None, cause, detail)
+            self._on_change(self._open[cause])
 
     def end(self, cause: str, to_utc: float) -> None:
         """Note that it is over; an end without a beginning changes nothing."""
         outage = self._open.pop(cause, None)
         if outage is not None:
-            self._closed.append(replace(outage, to_utc=max(to_utc, outage.from_utc)))
+            closed = replace(outage, to_utc=max(to_utc, outage.from_utc))
+            self._closed.append(closed)
+            self._on_change(closed)
 
     def read(self) -> list[Outage]:
         """List all entries in the order in which they began."""

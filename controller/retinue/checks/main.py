@@ -19,6 +19,7 @@ from aiohttp import web
 
 from retinue.checks.doors import BACKLOG, Doors, name_socket
 from retinue.checks.host import open_host
+from retinue.checks.ledger_file import find_ledger_path
 from retinue.checks.plugins import BUILTIN
 from retinue.checks.records import Limits, WarmConfig
 from retinue.checks.server import Desk
@@ -98,6 +99,7 @@ def build_settings(words: argparse.Namespace, env: Mapping[str, str]) -> Setting
         service=replica.partition("/")[0] or "checks",
         node=env.get("RETINUE_NODE", "") or socket.gethostname(),
         incarnation=f"{replica}#{env.get('RETINUE_INCARNATION', '')}" if replica else "",
+        ledger_path=str(find_ledger_path(env) or ""),
     )
 
 

@@ -30,6 +30,8 @@ class Settings(Record, frozen=True):
     node: str = ""
     incarnation: str = ""
     """`checks/0#2`."""
+    ledger_path: str = ""
+    """File of the run that outages are appended to; empty outside a run."""
 
     @property
     def limits(self) -> Limits:
