@@ -31,7 +31,12 @@ FLOORS = {
 IMPURE = {"asyncio", "os", "time", "random", "socket", "subprocess", "threading", "select"}
 EDGE_FILES = {"manifest/files.py", "allocation/machine.py"}
 """The files of pure rooms that read the machine, one per room."""
-SHARED_RECORDS = {"retinue.channel.messages", "retinue.channel.join", "retinue.channel.client", "retinue.channel.frames"}
+SHARED_RECORDS = {
+    "retinue.channel.messages",
+    "retinue.channel.join",
+    "retinue.channel.client",
+    "retinue.channel.frames",
+}
 """What the rooms of floor 3 may know of each other: the agent dials with channel's client."""
 SAME_FLOOR = {
     ("node", "channel"): SHARED_RECORDS,
@@ -94,7 +99,7 @@ def test_a_room_imports_lower_floors_only_and_libraries_by_their_door(path: Path
     for name in find_imports(path):
         top = name.partition(".")[0]
         if top == "retinue":
-            other = (name.split(".") + [""])[1]
+            other = [*name.split("."), ""][1]
             if other in ("", "__version__", room):
                 continue
             allowed = SAME_FLOOR.get((room, other), set())

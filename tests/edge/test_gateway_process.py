@@ -51,8 +51,11 @@ class Node:
         with self.log.open("ab") as log:
             self.gateway = subprocess.Popen(
                 [sys.executable, "-P", "-m", "retinue", "gateway", *words],
-                pass_fds=[number, *([] if beat_fd is None else [beat_fd])], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                pass_fds=[number, *([] if beat_fd is None else [beat_fd])],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         return self.gateway
 
     def kill(self) -> None:

@@ -61,11 +61,7 @@ def test_what_cannot_be_executed_keeps_its_errno(argv: list[str], step: str, num
 
 def read_children() -> set[str]:
     """Children of this process, unreaped ones too; earlier tests of the same worker may have left some."""
-    return {
-        pid
-        for thread in Path("/proc/self/task").iterdir()
-        for pid in (thread / "children").read_text().split()
-    }
+    return {pid for thread in Path("/proc/self/task").iterdir() for pid in (thread / "children").read_text().split()}
 
 
 def test_a_text_without_interpreter_line_is_not_given_to_a_shell(tmp_path: Path) -> None:

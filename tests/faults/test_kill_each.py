@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
 from support.real_run import RealRun, is_running, real_run, server_service
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from service_scenes import build_program, build_server, end_cleanly, find_events, get, running, wait_event
 
-from support.real_run import GaveUp, RealRun, real_run
+from support.real_run import RealRun, real_run
 
 DIES_AT_ONCE = """
 import sys
@@ -73,7 +73,10 @@ def check_later_death(run: RealRun) -> None:
     ("fields", "words"),
     [
         ({"command": ["no-such-program", "--port", "{port}"]}, "cannot start 'no-such-program'"),
-        ({"command": [sys.executable, "-c", "", "{port}"], "cwd": "no/such/directory"}, "no/such/directory': No such file"),
+        (
+            {"command": [sys.executable, "-c", "", "{port}"], "cwd": "no/such/directory"},
+            "no/such/directory': No such file",
+        ),
     ],
     ids=["program", "directory"],
 )

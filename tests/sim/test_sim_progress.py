@@ -1,8 +1,7 @@
 """What a starting run says on the terminal."""
 
-from support.world import Script, World, build_test_plan, service
-
 from retinue.channel.messages import Beat
+from support.world import Script, World, build_test_plan, service
 
 
 def test_a_slow_start_names_what_is_waited_for_and_why() -> None:

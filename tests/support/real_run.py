@@ -113,7 +113,9 @@ class RealRun:
 
     def wait_phase(self, phase: str) -> dict[str, Any]:
         """Wait until the run is in this phase (`starting`, `running`, `ending`)."""
-        return self.wait(f"the run to be {phase}", lambda: self.status() if self.status().get("phase") == phase else None)
+        return self.wait(
+            f"the run to be {phase}", lambda: self.status() if self.status().get("phase") == phase else None
+        )
 
     def wait_replica(self, key: str, phase: str, incarnation: int = 1) -> dict[str, Any]:
         def look() -> dict[str, Any] | None:
@@ -127,7 +129,9 @@ class RealRun:
         def look() -> Any:
             value = condition()
             if not value and self.stub is not None and self.stub.poll() is not None:
-                raise GaveUp(f"the run ended ({self.stub.returncode}) while waiting for {what}\n{self.output.read_text()}")
+                raise GaveUp(
+                    f"the run ended ({self.stub.returncode}) while waiting for {what}\n{self.output.read_text()}"
+                )
             return value
 
         try:
@@ -148,7 +152,9 @@ class RealRun:
         try:
             return self.stub.wait(patience_s)
         except subprocess.TimeoutExpired:
-            raise GaveUp(f"the run did not end in {patience_s:g} s\n{self.status()}\n{self.output.read_text()[-3000:]}") from None
+            raise GaveUp(
+                f"the run did not end in {patience_s:g} s\n{self.status()}\n{self.output.read_text()[-3000:]}"
+            ) from None
 
     # --- proof that nothing is left -----------------------------------------------
 
@@ -219,7 +225,9 @@ def read_environs() -> Iterator[tuple[int, bytes]]:
 
 
 @contextmanager
-def real_run(directory: Path, services: dict[str, Any], trainer: list[str] | None = None, **top: Any) -> Iterator[RealRun]:
+def real_run(
+    directory: Path, services: dict[str, Any], trainer: list[str] | None = None, **top: Any
+) -> Iterator[RealRun]:
     """Start a run and make sure that it is over when the test is."""
     run = RealRun(directory, services, trainer, **top)
     try:
