@@ -106,7 +106,7 @@ async def test_a_response_whose_child_is_killed_each_time_scores_zero(tmp_path: 
 )
 async def test_trouble_before_the_response_was_seen_has_no_score(tmp_path: Path, gold: str, kind: OutcomeKind) -> None:
     async with real_host(build_settings(tmp_path), FAKE_WARM) as host:
-        host.watch.pressure.note = lambda sample: None  # type: ignore[method-assign]
+        host.watch.pressure.short_between = lambda from_s, to_s: 0.0  # type: ignore[method-assign]
         (outcome,) = await judge(host, ask("right", gold=gold))
     assert (outcome.outcome, outcome.score) == (kind, None)
     assert bool(outcome.event) == (kind is INFRA)

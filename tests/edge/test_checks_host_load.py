@@ -34,7 +34,8 @@ async def test_a_stall_of_the_host_itself_times_nobody_out(tmp_path: Path) -> No
         time.sleep(1.5)  # noqa: ASYNC251 - the stall is what is tested
         assert (await check.outcome).outcome is SCORED
         pressure = [entry for entry in host.ledger.read() if entry.cause == "node_pressure"]
-        assert any("own loop" in entry.detail for entry in pressure)
+        # On a crowded machine the entry had begun before the stall, and has another detail.
+        assert any("own loop" in entry.detail or "run queue" in entry.detail for entry in pressure)
 
 
 async def test_a_crowded_node_is_written_down_from_when_to_when(

@@ -72,6 +72,12 @@ class Host:
                 shutil.rmtree(node_dir, ignore_errors=True)
 
 
+def continue_and_poll(run: RealRun) -> int | None:
+    assert run.stub is not None
+    run.stub.send_signal(signal.SIGCONT)
+    return run.stub.poll()
+
+
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
     host = Host(tmp_path)
@@ -106,7 +112,7 @@ def test_after_everything_was_killed_at_once_sweep_ends_what_is_left_and_only_th
         os.kill(pid, signal.SIGSTOP)
     for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
-    dead.wait_end()
+    wait_for("nsenter, which stopped with its child, to see its end", lambda: continue_and_poll(dead) is not None)
     assert dead.tagged_pids(), "the trainer ignores SIGTERM: something is left to sweep"
     assert "is dead" in host.retinue("why", "dead/run").stdout
     down = host.retinue("down", "dead/run")
