@@ -28,13 +28,18 @@ class Attempt(Record, frozen=True):
 
 
 async def run_attempt(
-    child: Child, request: CheckRequest, limits: Limits, watch: Watch, free: Callable[[], None]
+    child: Child,
+    request: CheckRequest,
+    limits: Limits,
+    watch: Watch,
+    free: Callable[[], None],
+    step_aside: Callable[[], None],
 ) -> Attempt:
-    """Lead the one conversation with this child; `free` gives its slot back.
+    """Lead the one conversation with this child; `free` gives its slot back, `step_aside` once it is slow.
 
     Errors: none; whatever happens is a judgement. Cancelled: the caller closes the child, which kills it.
     """
-    with watch.timed(child, limits) as running:
+    with watch.timed(child, limits, step_aside) as running:
         prepared = await child.prepare(request, limits)
         was_short = watch.short_s(running) > 0
     if prepared is None:
@@ -44,7 +49,7 @@ async def run_attempt(
     if prepared.rejected is not None:
         free()
         return Attempt(Judgement(OutcomeKind.REJECTED, prepared.rejected))
-    with watch.timed(child, limits) as running:
+    with watch.timed(child, limits, step_aside) as running:
         judged = await child.judge(request.response, limits)
         if judged is not None:
             watch.read_cpu(running)

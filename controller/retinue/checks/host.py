@@ -21,6 +21,7 @@ from retinue.checks.quarantine import Check, Quarantine
 from retinue.checks.queue import FairQueue
 from retinue.checks.records import CheckRequest, Limits
 from retinue.checks.settings import Settings
+from retinue.checks.slots import Slots
 from retinue.checks.tally import Tally
 from retinue.checks.warm_link import WARM_ARGV
 from retinue.checks.watch import Watch
@@ -48,7 +49,7 @@ class Host:
         self.ledger_file = LedgerFile(Path(settings.ledger_path) if settings.ledger_path else None)
         self.ledger = Ledger(settings.service, settings.node, self.ledger_file.write)
         self.tally = Tally()
-        self.running_count = 0
+        self._slots = Slots(settings.workers)
         self.is_stopping = False
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Set when its own clockwork broke: better no service than one whose deadlines stand still."""
@@ -67,6 +68,10 @@ class Host:
     @property
     def queued_count(self) -> int:
         return len(self._queue)
+
+    @property
+    def running_count(self) -> int:
+        return self._slots.running_count
 
     def has_room(self, count: int, weight_bytes: int) -> bool:
         """Say whether so many checks could be taken now."""
@@ -144,16 +149,17 @@ class Host:
     # --- from a slot to an outcome ------------------------------------------------
 
     def _dispatch(self) -> None:
-        while self.running_count < self.settings.workers and (check := self._queue.pop()) is not None:
-            self.running_count += 1
-            check.has_slot = True
+        while self._slots.has_free and (check := self._queue.pop()) is not None:
+            self._slots.take(check)
             self._busy.add(check)
             check.start(self._judge_first(check), self._end_task)
 
     def _free(self, check: Check) -> None:
-        if check.has_slot:
-            check.has_slot = False
-            self.running_count -= 1
+        if self._slots.free(check):
+            self._dispatch()
+
+    def _step_aside(self, check: Check) -> None:
+        if self._slots.step_aside(check):
             self._dispatch()
 
     async def _judge_first(self, check: Check) -> None:
@@ -185,7 +191,14 @@ class Host:
             if child is None:
                 return None
             try:
-                attempt = await run_attempt(child, check.request, check.limits, self.watch, lambda: self._free(check))
+                attempt = await run_attempt(
+                    child,
+                    check.request,
+                    check.limits,
+                    self.watch,
+                    free=lambda: self._free(check),
+                    step_aside=lambda: self._step_aside(check),
+                )
             finally:
                 child.close()
             if attempt.judgement.kind is not None or attempt.saw_response:

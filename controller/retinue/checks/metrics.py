@@ -24,7 +24,7 @@ def read_metrics(host: Host) -> list[Family]:
         ("wall_seconds_total", "counter", "Wall time of all checks.", tally.wall_s),
         ("cpu_seconds_total", "counter", "CPU time of all checks.", tally.cpu_s),
         ("queued", "gauge", "Checks that wait.", host.queued_count),
-        ("running", "gauge", "Slots in use.", host.running_count),
+        ("running", "gauge", "Checks that run, slow ones too.", host.running_count),
         ("workers", "gauge", "Slots.", host.settings.workers),
         ("suspects", "gauge", "Checks that wait to be judged alone.", len(host.quarantine)),
         ("spares", "gauge", "Children that wait for a check.", host.nursery.spare_count),

@@ -30,6 +30,8 @@ class Check:
     suspicion: str = ""
     """How its first try ended, when that could not be explained."""
     has_slot: bool = False
+    is_aside: bool = False
+    """Slow: it runs, and gave its slot to a fresh one."""
     is_over: bool = False
     """It has its outcome, or nobody wants it any more."""
 

@@ -6,7 +6,7 @@ Ticks ten times a second. A check that ends sooner costs one timer.
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,6 +23,10 @@ SLOW_S = 0.2
 NODE_PRESSURE = "node_pressure"
 
 
+def _do_nothing() -> None:
+    """Nobody wants to know."""
+
+
 @dataclass(eq=False)
 class Running:
     """One conversation that is being timed."""
@@ -37,6 +41,8 @@ class Running:
     wall_s: float = 0.0
     """Once it is over."""
     is_slow: bool = False
+    on_slow: Callable[[], None] = _do_nothing
+    """Told once, when it is older than SLOW_S."""
 
 
 class Watch:
@@ -70,11 +76,11 @@ class Watch:
         self._write_down(self.pressure.note(Sample(now_s, lag_s, queue)), now_s)
 
     @contextmanager
-    def timed(self, child: Child, limits: Limits) -> Iterator[Running]:
+    def timed(self, child: Child, limits: Limits, on_slow: Callable[[], None] = _do_nothing) -> Iterator[Running]:
         """Kill the child when it runs past its limits within this context."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        running = Running(child, limits, began_s, read_clock(child.pid))
+        running = Running(child, limits, began_s, read_clock(child.pid), on_slow=on_slow)
         timer = loop.call_at(began_s + limits.wall_s, self._expire, running)
         # Not the loop's clock: some loops round it to the millisecond.
         handed_s = time.monotonic()
@@ -128,6 +134,7 @@ class Watch:
             elif not running.is_slow:
                 running.is_slow = True
                 running.child.say_slow()
+                running.on_slow()
         return surplus
 
     def _write_down(self, period: Period | None, now_s: float) -> None:
