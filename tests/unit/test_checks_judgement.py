@@ -75,7 +75,7 @@ def test_what_stays_unexplained_when_tried_alone_is_the_responses_doing() -> Non
         (End(Closing.WALL), False, REJECTED),
         (End(Closing.CPU), False, REJECTED),
         (End(Closing.WALL), True, None),
-        (End(Closing.CPU), True, None),
+        (End(Closing.CPU), True, REJECTED),  # CPU time is its own, however crowded the node is
         (End(Closing.VIOLATION, "babble"), True, REJECTED),
         (gone(ended(code=0)), True, REJECTED),
         (gone(ended(by=signal.SIGSEGV)), False, REJECTED),

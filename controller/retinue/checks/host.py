@@ -277,7 +277,7 @@ class Host:
     def _note_warm(self) -> None:
         if self.nursery.down_since_s is None:
             self.ledger.end(WARM_DOWN, time.time())
-        elif self.nursery.ever_warm:
+        elif self.nursery.ever_warm and not self.is_stopping:
             self.ledger.begin(WARM_DOWN, time.time(), self.nursery.cause)
         if self.nursery.is_broken and not self.nursery.ever_warm and not self.broken.done():
             self.broken.set_result(self.nursery.cause)
@@ -303,4 +303,5 @@ async def open_host(settings: Settings, warm_argv: Sequence[str] = WARM_ARGV) ->
         for task in clockwork:
             task.cancel()
         await asyncio.wait(clockwork)
+        host.ledger.end_all(time.time())
         host.ledger_file.close()

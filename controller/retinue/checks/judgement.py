@@ -84,7 +84,7 @@ def judge_preparation(end: End, limits: Limits, was_short: bool) -> Judgement:
     Shape:  kind None: try once more in a fresh child; what fails the same way twice is then ours.
     """
     match end.closing:
-        case Closing.WALL | Closing.CPU if was_short:
+        case Closing.WALL if was_short:
             return Judgement(None, f"preparing gold ran past {limits.wall_s:g} s while the node was short")
         case Closing.WALL | Closing.CPU:
             return Judgement(OutcomeKind.REJECTED, f"preparing gold and args ran past {limits.wall_s:g} s")

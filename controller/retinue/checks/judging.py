@@ -10,7 +10,7 @@ import math
 import traceback
 from typing import Any
 
-from retinue.checks.plugin import Verifier
+from retinue.checks.plugin import Unverifiable, Verifier
 from retinue.checks.records import Judged
 from retinue.terms.record import to_json
 
@@ -71,6 +71,9 @@ def _read_score(answer: Any) -> tuple[float, str]:
 def _describe(error: BaseException, limit_bytes: int) -> str:
     """The last line of a traceback and where it was raised, whatever the exception's own code does."""
     try:
+        if isinstance(error, Unverifiable):
+            # Said to the dataset's author in words of ours: no class, no line.
+            return cut_text(str(error), limit_bytes)
         text = "".join(traceback.format_exception_only(error)).strip()
         frames = traceback.extract_tb(error.__traceback__, limit=-1)
         where = f" ({frames[0].filename.rpartition('/')[2]}:{frames[0].lineno})" if frames else ""

@@ -56,6 +56,11 @@ class Ledger:
             self._closed.append(closed)
             self._on_change(closed)
 
+    def end_all(self, to_utc: float) -> None:
+        """Close what is open: the service ends, and with it what was wrong with it."""
+        for cause in list(self._open):
+            self.end(cause, to_utc)
+
     def read(self) -> list[Outage]:
         """List all entries in the order in which they began."""
         return sorted((*self._closed, *self._open.values()), key=lambda outage: outage.from_utc)

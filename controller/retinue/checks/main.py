@@ -84,6 +84,13 @@ def build_settings(words: argparse.Namespace, env: Mapping[str, str]) -> Setting
     for name, value in (("--workers", workers), ("--queue", words.queue)):
         if value < 1:
             raise ValueError(f"{name} is {value}; it is at least 1")
+    given = [name for name, _ in words.verifier]
+    clashes = sorted({name for name in given if name in BUILTIN or given.count(name) > 1})
+    if clashes:
+        raise ValueError(f"--verifier names {', '.join(clashes)} twice, or over one of retinue's own; rename yours")
+    missing = [directory for directory in words.plugin_path if not Path(directory).is_dir()]
+    if missing:
+        raise ValueError(f"--plugin-path {missing[0]!r} is not a directory")
     replica = env.get("RETINUE_REPLICA", "")
     hide = [env[name] for name in HIDDEN if env.get(name)]
     config = WarmConfig(

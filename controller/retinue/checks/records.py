@@ -10,7 +10,7 @@ from typing import Any
 from retinue.terms.record import Record
 
 
-class CheckRequest(Record, frozen=True):
+class CheckRequest(Record, frozen=True, forbid_unknown_fields=True):
     """Body of `POST /v1/check`; `POST /v1/checks` takes {"checks": [CheckRequest, ...]}."""
 
     verifier: str

@@ -11,7 +11,7 @@ from retinue.manifest.schema import Probe, Service, parse_secret
 from retinue.manifest.shape import nearest
 from retinue.manifest.shorthand import find_placeholders
 
-PLACEHOLDERS = ("port", "host", "node", "replica", "index", "node_dir", "run_dir", "python")
+PLACEHOLDERS = ("port", "host", "node", "service", "replica", "index", "node_dir", "run_dir", "python")
 """What `{…}` may name in commands, environments and exec probes, beside `{<group>.nodelist}` and `{<group>.count}`."""
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

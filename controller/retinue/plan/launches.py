@@ -36,7 +36,7 @@ def build_launch(name: str, service: Service, index: int, site: Site) -> LaunchS
     Errors: PlaceholderError for a placeholder that nobody can fill.
     """
     keep = NODE_KEEP | {"node"}
-    known = {**site.mapping, "replica": f"{name}/{index}", "index": str(index)}
+    known = {**site.mapping, "service": name, "replica": f"{name}/{index}", "index": str(index)}
     secrets = {key: parse_secret(value) for key, value in service.env.items()}
     plain = {key: value for key, value in service.env.items() if secrets[key] is None}
     return LaunchSpec(

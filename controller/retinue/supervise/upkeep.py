@@ -80,7 +80,8 @@ class Upkeep:
         service = run.fleet.services[run.fleet.seats[key].place.service]
         self._failed_any = True
         able = sum(seat.replica.phase is not Phase.FAILED for seat in run.fleet.of_service(service.name))
-        text = f"{key} will not be tried again: {why}"
+        words = run.fleet.seats[key].last_lines.strip().splitlines()
+        text = f"{key} will not be tried again: {why}" + (f"; its last words: {words[-1][:200]}" if words else "")
         if service.on_exhausted is OnExhausted.HOLD:
             due_s = run.edges.clock.now_s() + run.plan.hold_s
             run.edges.timers.set(f"hold:{service.name}", due_s, RunTimer(f"hold:{service.name}"))

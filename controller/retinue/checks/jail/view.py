@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 HIDDEN = ("/home", "/root", "/tmp", "/var/tmp", "/run", "/var/run", "/proc", "/sys", "/dev")
+KEPT_ON_TOP = ("bin", "etc", "lib", "lib32", "lib64", "libx32", "sbin", "usr", "var")
+"""Everything else on top of the file system (scratch, data, work directories) is somebody's, and hidden."""
 HIDDEN_VARIABLES = (
     "HOME",
     "TMPDIR",
@@ -56,9 +58,16 @@ def build_view(hide: Iterable[str], environ: Mapping[str, str]) -> View:
     A path that is both is hidden: what was imported from there stays usable, what was not is gone.
     """
     named = [environ[name] for name in HIDDEN_VARIABLES if environ.get(name)]
-    hidden = {os.path.realpath(path) for path in (*HIDDEN, *named, *hide)} - {"/"}
+    hidden = {os.path.realpath(path) for path in (*HIDDEN, *_list_others_on_top(), *named, *hide)} - {"/"}
     shown = {path for raw in _list_python_paths(environ) for path in (os.path.abspath(raw), os.path.realpath(raw))}
     return View(tuple(sorted(hidden)), tuple(sorted(path for path in shown - hidden - {"/"} if os.path.exists(path))))
+
+
+def _list_others_on_top() -> list[str]:
+    """Directories on top of the file system that no interpreter needs; links there lead to what is listed itself."""
+    return [
+        entry.path for entry in os.scandir("/") if entry.name not in KEPT_ON_TOP and entry.is_dir(follow_symlinks=False)
+    ]
 
 
 def _list_python_paths(environ: Mapping[str, str]) -> Iterable[str]:

@@ -47,6 +47,8 @@ def prepare(gold: Any, args: dict[str, Any]) -> RegexGold:
     texts = gold if isinstance(gold, list) else [gold]
     if not texts or not all(isinstance(text, str) for text in texts):
         raise Unverifiable(f"gold {quote(gold)} is not text; give a pattern (with args.pattern: the text to equal)")
+    if options.pattern is None and not all(texts):
+        raise Unverifiable("gold has an empty pattern: every response would match it")
     if options.pattern is None:
         return RegexGold(tuple(_compile(text, options) for text in texts), (), options)
     pattern = _compile(options.pattern, options)
