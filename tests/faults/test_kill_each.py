@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.real_run import RealRun, is_running, real_run, server_service
+from support.real_run import RealRun, is_running, real_run, server_service, wait_for
 
 
 class Caller:
@@ -142,6 +142,7 @@ def test_a_killed_stub_ends_the_run_and_the_controller_writes_the_verdict(run: R
     run.wait_end()
     run.assert_nothing_left()
     assert not is_running(trainer)
+    wait_for("the controller's verdict", (run.attempt_dir / "verdict.json").exists)
     assert run.verdict()["ended_by"] == "stub_lost"
 
 

@@ -112,7 +112,7 @@ def find_holder(inode: int, pids: Iterable[int]) -> tuple[Holder | None, bool]:
         try:
             names = os.listdir(f"/proc/{pid}/fd")
         except PermissionError:
-            is_hidden = True
+            is_hidden = is_hidden or has_memory(pid)
             continue
         except OSError:
             continue
@@ -121,6 +121,18 @@ def find_holder(inode: int, pids: Iterable[int]) -> tuple[Holder | None, bool]:
             if is_still_held(holder):
                 return holder, is_hidden
     return None, is_hidden
+
+
+def has_memory(pid: int) -> bool:
+    """Say whether a process still has an address space.
+
+    One that is exiting has none, and its descriptors cannot be listed either: it hides nothing, and listens to nothing.
+    """
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return file.read(2) != "0 "
+    except OSError:
+        return False
 
 
 def is_still_held(holder: Holder) -> bool:
