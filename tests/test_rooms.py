@@ -18,6 +18,7 @@ FLOORS = {
     "allocation": 1,
     "plan": 2,
     "lifecycle": 2,
+    "slurm": 3,
     "launch": 3,
     "channel": 3,
     "journal": 3,

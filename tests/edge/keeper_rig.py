@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from retinue import __version__
 from retinue.channel.join import Join, write_join
 from retinue.node.census import build_census, build_tags, find_left
 from retinue.node.descriptors import receive_packet, send_packet, write_body
@@ -150,7 +151,7 @@ class Node:
             node_dir=str(self.node_dir),
             start_dir="/",
             python=sys.executable,
-            version="0",
+            version=__version__,
             ca_pem=_PEM.format("CERTIFICATE"),
             cert_pem=_PEM.format("CERTIFICATE"),
             key_pem=_PEM.format("PRIVATE KEY"),

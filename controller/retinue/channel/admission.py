@@ -1,4 +1,4 @@
-"""The door of the controller: accepts, shakes hands, hands over. Strangers wait here and cost little.
+"""The door of a TLS listener: accepts, shakes hands, hands over. Strangers wait here and cost little.
 
 At most `limit` connections are in a handshake; the kernel's queue holds the rest. When all places
 are taken for a second, the oldest gives way: an honest handshake takes milliseconds.
@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Callable
 
 from retinue.channel.context import HANDSHAKE_TIMEOUT_S, tune_socket
-from retinue.channel.wire import Wire
 
 
 class Admission:
@@ -20,13 +19,13 @@ class Admission:
         self,
         listener: socket.socket,
         context: ssl.SSLContext,
-        build_wire: Callable[[], Wire],
+        build_protocol: Callable[[], asyncio.BaseProtocol],
         limit: int = 64,
         handshake_s: float = HANDSHAKE_TIMEOUT_S,
     ) -> None:
         self._listener = listener
         self._context = context
-        self._build_wire = build_wire
+        self._build_protocol = build_protocol
         self._limit = limit
         self._handshake_s = handshake_s
         self._patience_s = 1.0
@@ -68,7 +67,7 @@ class Admission:
         try:
             tune_socket(sock)
             await loop.connect_accepted_socket(
-                self._build_wire,
+                self._build_protocol,
                 sock,
                 ssl=self._context,
                 ssl_handshake_timeout=self._handshake_s,

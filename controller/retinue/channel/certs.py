@@ -57,7 +57,8 @@ def build_certificate(authority: Authority, role: Role, name: str) -> tuple[str,
     """Sign a new key for one peer; returns (certificate, key), both PEM.
 
     Shape:  the role and the name are a URI in the subject alternative name (a common name ends at
-            64 characters, a node's name need not); the controller also has the run's fixed dNSName.
+            64 characters, a node's name need not); the controller also has the run's fixed dNSName. An agent's
+            may answer too: its node's gateway shows it to the gateways of other nodes.
     Errors: PermanentError when the name is not a host name.
     """
     if not _NAME.fullmatch(name):
@@ -71,12 +72,13 @@ def build_certificate(authority: Authority, role: Role, name: str) -> tuple[str,
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(build_identity(authority.run_id, role, name))]
     if is_controller:
         names.append(x509.DNSName(build_server_name(authority.run_id)))
-    usage = ExtendedKeyUsageOID.SERVER_AUTH if is_controller else ExtendedKeyUsageOID.CLIENT_AUTH
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH] if role != "operator" else []
+    usages += [ExtendedKeyUsageOID.CLIENT_AUTH] if not is_controller else []
     certificate = (
         _start_certificate(ca.subject, _build_name(f"retinue {role}"), key.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_build_key_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)

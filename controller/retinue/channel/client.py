@@ -45,6 +45,7 @@ class AgentLink:
         """
         limit_tls_buffers()
         self._join = join
+        self._addresses = list(join.addresses)
         self._build_hello = build_hello
         self._on_message = on_message
         self._on_change = on_change
@@ -95,10 +96,12 @@ class AgentLink:
 
     async def _connect_once(self) -> float:
         """Try the addresses in order; returns for how many seconds the first that answered kept us."""
-        for host, port in self._join.addresses:
+        for address in self._addresses:
             self._ended.clear()
-            wire = await self._dial(host, port)
+            wire = await self._dial(*address)
             if wire is not None:
+                # Next time first: one before it may swallow every packet, which costs the whole connect limit.
+                self._addresses = sorted(self._addresses, key=lambda other: other != address)
                 return await self._stay(wire)
         return 0.0
 

@@ -63,6 +63,35 @@ def build_client_context(ca_pem: str, cert_pem: str, key_pem: str) -> ssl.SSLCon
     return _load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ca_pem, cert_pem, key_pem)
 
 
+def build_hop_contexts(run_id: str, ca_pem: str, cert_pem: str, key_pem: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Build what a gateway answers other gateways with, and what it calls them with.
+
+    Shape:  (server, client). Both ends show the certificate of their node's agent. A client names the node that it
+            means as `server_hostname`, and accepts that node's certificate wherever it is found.
+    """
+    server = build_server_context(ca_pem, cert_pem, key_pem)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False  # Our names are no host names; `_build_node_check` looks at them.
+    client = _load(client, ca_pem, cert_pem, key_pem)
+    server.sslobject_class = client.sslobject_class = _build_node_check(run_id)
+    return server, client
+
+
+def _build_node_check(run_id: str) -> type[ssl.SSLObject]:
+    """Build the TLS object that ends a handshake with anything but a node of this run."""
+
+    class NodeOnly(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()  # Raises until it is complete.
+            peer = parse_peer(self.getpeercert())
+            wanted = "" if self.server_side else self.server_hostname
+            if peer is None or (peer.run_id, peer.role) != (run_id, "agent") or wanted not in ("", peer.name):
+                met = f"{peer.role} {peer.name!r} of run {peer.run_id!r}" if peer else "no certificate of ours"
+                raise ssl.SSLCertVerificationError(f"expected {f'node {wanted!r}' if wanted else 'a node'}, met {met}")
+
+    return NodeOnly
+
+
 def _load(context: ssl.SSLContext, ca_pem: str, cert_pem: str, key_pem: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cadata=ca_pem)

@@ -36,6 +36,10 @@ class Join(Record, frozen=True):
     key_pem: str
     token: str
     """The run's token: callers that are not the run's owner show it to a gateway."""
+    python_version: str = ""
+    """`3.11`; empty: any will do."""
+    node_count: int = 1
+    """Nodes of the run; more than one, and its gateways call each other."""
     orphan_grace_s: float = 60.0
     wants_namespace: bool = True
 

@@ -52,6 +52,12 @@ class Hello(Message, frozen=True, tag=True):
     """Why a weaker rung is used; empty when none."""
     gateway_port: int | None = None
     """Port the keeper holds for the run; None before `BindGateway`."""
+    hop_port: int | None = None
+    """Where other nodes' gateways call this one; None before `BindGateway`, and in a run of one node."""
+    addresses: tuple[str, ...] = ()
+    """By which other nodes may reach this one, never loopback. The server puts first what the connection came from."""
+    listen_host: str = "127.0.0.1"
+    """What {host} is to a service that says `listen: node`."""
     observed: tuple[Observed, ...] = ()
 
 
@@ -83,6 +89,8 @@ class GatewayBound(Message, frozen=True, tag=True):
     is_bound: bool
     holder: str = ""
     """Who has the port when it is refused, as far as the node can tell."""
+    hop_port: int | None = None
+    """As in `Hello`."""
 
 
 class GatewayFacts(Message, frozen=True, tag=True):
@@ -182,11 +190,25 @@ class Route(Record, frozen=True):
     """Why there is no backend, for the typed error."""
 
 
+class Peer(Record, frozen=True):
+    """The gateway of another node, for the backends there."""
+
+    node: str
+    addresses: tuple[str, ...]
+    """Literal, the likeliest first."""
+    hop_port: int
+
+
 class Membership(Message, frozen=True, tag=True):
     """The full set of routes; a lower epoch than the last one is ignored."""
 
     epoch: int
     routes: tuple[Route, ...]
+    peers: tuple[Peer, ...] = ()
+    """For the other nodes that the routes name. One that the controller does not know (it was started again, the
+    node's agent is not back) is left out: what the gateway knew of it still holds."""
+    hidden: tuple[Backend, ...] = ()
+    """Own node's replicas that are in none of its routes: only other nodes' gateways ask for them."""
 
 
 class EndNode(Message, frozen=True, tag=True):

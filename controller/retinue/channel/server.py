@@ -6,6 +6,7 @@ to the `ControllerSide`.
 """
 
 import asyncio
+import ipaddress
 import socket
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from retinue.channel.messages import Answer, Ask, FromAgent, FromController, Fro
 from retinue.channel.silence import Silence
 from retinue.channel.wire import Wire
 from retinue.errors import RetinueError
-from retinue.terms.record import Record
+from retinue.terms.record import Record, replace
 
 
 class ChannelSettings(Record, frozen=True):
@@ -42,7 +43,7 @@ class AgentConnection:
         self._early: list[FromController] | None = []
         self.node = node
         self.peer_host = wire.peer_host
-        """Source address of the connection: the node's first address candidate."""
+        """Source address of the connection."""
 
     def send(self, message: FromController) -> bool:
         """Queue a message without waiting; False when the connection is gone.
@@ -171,6 +172,7 @@ class ChannelServer:
 
     def _greet(self, wire: Wire, hello: Hello) -> None:
         self._wires[wire].cancel()
+        hello = replace(hello, addresses=order_addresses(wire.peer_host, hello.addresses))
         connection = AgentConnection(wire, hello.node)
         mistake = self._find_mistake(wire, hello)
         reply = Refused(mistake) if mistake else self._side.on_agent(connection, hello)
@@ -224,3 +226,18 @@ class ChannelServer:
             del self._agents[agent.node]
             self._last_end[agent.node] = reason
             self._side.on_left(agent.node, reason)
+
+
+def order_addresses(source: str, offered: tuple[str, ...]) -> tuple[str, ...]:
+    """Put the address that a node was seen to call from before those that it offers.
+
+    Shape:  a loopback source (the batch host itself) and a link-local one lead nobody else there, and add nothing.
+    """
+    try:
+        seen = ipaddress.ip_address(source)
+    except ValueError:
+        return offered
+    seen = getattr(seen, "ipv4_mapped", None) or seen
+    if seen.is_loopback or seen.is_link_local:
+        return offered
+    return tuple(dict.fromkeys([str(seen), *offered]))

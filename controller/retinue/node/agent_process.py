@@ -15,6 +15,7 @@ from typing import Protocol
 from retinue.channel.join import Join
 from retinue.channel.messages import Beat, FromAgent, FromController, GatewayFacts, Hello, NodeEnding, Report
 from retinue.errors import TransientError
+from retinue.node.addresses import read_addresses
 from retinue.node.adoption import Estate
 from retinue.node.capture import LogWriter
 from retinue.node.exec_probe import ExecProbes
@@ -24,18 +25,18 @@ from retinue.node.memory import read_memory, write_memory
 from retinue.node.orders import AgentBeat, End, Handover, Inventory, InventoryDone, ToAgent
 from retinue.node.outbox import Outbox
 from retinue.node.ports import Ports
+from retinue.node.proof import read_nonce
 from retinue.node.site import Site
 from retinue.node.slots import Gateway, Slots
 from retinue.node.threads import Threads
-from retinue.terms.run import NONCE
 
 BEAT_S = 2.0
 KEEPER_BEAT_S = 1.0
 ORPHAN_TICK_S = 0.5
 CALM_S = 1.0
 """Silence of the controller counts only while our own loop was less late than this."""
-FLUSH_S = 1.0
-NONCE_TRIES = 3
+FLUSH_S = 1.2
+"""Longer than a writer takes to know that it hangs."""
 BUG = 70
 
 
@@ -44,7 +45,10 @@ class Writer(LogWriter, Protocol):
 
     @property
     def lost_lines(self) -> int: ...
+    @property
+    def is_hung(self) -> bool: ...
     def stuck_s(self, now_s: float) -> float: ...
+    def call(self, name: str, work: Callable[[], None]) -> object: ...
     def flush(self, timeout_s: float) -> bool: ...
 
 
@@ -94,6 +98,7 @@ class AgentProcess:
         self._estate: Estate | None = None
         self._dialer: Dialer | None = None
         self._nonce = ""
+        self._addresses: tuple[str, ...] = ()
         self._has_change = False
         self._is_ending = False
         self._orphaned_s = 0.0
@@ -149,7 +154,7 @@ class AgentProcess:
             on_change=self._note_change,
         )
         self.slots = slots = Slots(site, self._outbox, gateway, self.end_node, self._on_bug)
-        slots.gateway_port = inventory.gateway_port
+        slots.gateway_port, slots.hop_port = inventory.gateway_port, inventory.hop_port
         estate.adopt_all(slots, read_memory(self.join.node_dir))
         slots.start(gateway.run())
         slots.start(self._serve(slots, inventory))
@@ -158,14 +163,15 @@ class AgentProcess:
 
     async def _beat_keeper(self) -> None:
         while True:
-            self._keeper.send(AgentBeat())
+            self._keeper.send(AgentBeat(self.ends.writer.is_hung))
             await asyncio.sleep(KEEPER_BEAT_S)
 
     # --- the controller ----------------------------------------------------------------
 
     async def _serve(self, slots: Slots, inventory: Inventory) -> None:
         """Stay connected to the controller."""
-        self._nonce = await _read_nonce(slots.site.threads, self.join.attempt_dir)
+        self._nonce = await read_nonce(slots.site.threads, self.join.attempt_dir, self.join.node_dir)
+        self._addresses = await read_addresses(slots.site.threads, self.join.node_count)
         dialer = self.ends.build_dialer(
             lambda: self._build_hello(slots, inventory),
             slots.obey,
@@ -189,6 +195,9 @@ class AgentProcess:
             has_namespace=inventory.has_namespace,
             weaker=inventory.weaker,
             gateway_port=slots.gateway_port,
+            hop_port=slots.hop_port,
+            addresses=self._addresses,
+            listen_host=slots.site.address,
             observed=slots.observe(),
         )
 
@@ -230,10 +239,15 @@ class AgentProcess:
 
     async def _end_node(self, slots: Slots, reason: str) -> None:
         self._outbox.say_now(NodeEnding(reason=reason))
-        try:
-            await slots.site.threads.run(self.ends.writer.flush, FLUSH_S)
-        except TransientError:
-            pass
+        writer, path = self.ends.writer, self.join.attempt_dir
+        if not writer.is_hung:
+            # Asked even when nothing is left to write: others may have files open there.
+            writer.call("look", lambda: os.stat(path) and None)
+            try:
+                await slots.site.threads.run(writer.flush, FLUSH_S)
+            except TransientError:
+                pass
+        self._keeper.send(AgentBeat(writer.is_hung))
         self._keeper.send(End(reason=reason))
 
     def _note_change(self) -> None:
@@ -255,23 +269,6 @@ class AgentProcess:
     def _end_with(self, code: int) -> None:
         if not self._code.done():
             self._code.set_result(code)
-
-
-async def _read_nonce(threads: Threads, attempt_dir: str) -> str:
-    """Read the run directory's nonce; empty when it does not come: the controller then refuses this node by name."""
-    for _ in range(NONCE_TRIES):
-        try:
-            return await threads.run(_read_text, os.path.join(attempt_dir, NONCE))
-        except TransientError:
-            continue
-        except OSError:
-            break
-    return ""
-
-
-def _read_text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read().strip()
 
 
 def find_own_address(controllers: tuple[tuple[str, int], ...]) -> str:

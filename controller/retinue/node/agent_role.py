@@ -36,6 +36,8 @@ class AgentRole:
     last_reason: str = ""
     """How the previous one ended."""
     is_spent: bool = False
+    is_hung: bool = False
+    """The last one that beat could not write: the run directory hangs."""
     end: socket | None = None
     pid: int = 0
     """0: none runs."""
@@ -69,8 +71,9 @@ class AgentRole:
         self.starts += 1
         return True
 
-    def take_beat(self, now_s: float) -> None:
+    def take_beat(self, now_s: float, is_hung: bool) -> None:
         self._beats.heard_s = now_s
+        self.is_hung = is_hung
 
     def forgive_silence(self, now_s: float) -> None:
         """Restart the clock: it was the keeper that did not run."""

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from retinue.node.scan import (
-    DEAD_STATES,
     find_descendants,
     has_tags,
     kill_pids,
@@ -55,7 +54,7 @@ def find_left(census: Census) -> set[int]:
     mine = {pid for pid in processes if pid not in census.spared and has_tags(pid, census.tags)}
     if census.root:
         mine |= find_descendants(processes, [census.root], census.spared)
-    return {pid for pid in mine if processes[pid].state not in DEAD_STATES}
+    return {pid for pid in mine if not processes[pid].is_dead}
 
 
 def kill_left(census: Census, reap: Callable[[], None], limit_s: float) -> tuple[int, ...]:
@@ -114,4 +113,4 @@ def _hunt_children(census: Census, reap: Callable[[], None], deadline_s: float) 
 
 def _is_killable(pid: int) -> bool:
     process = read_process(pid)
-    return process is not None and process.state not in DEAD_STATES | {"D"}
+    return process is not None and not process.is_exiting and process.state != "D"

@@ -9,7 +9,7 @@ import socket
 import sys
 from dataclasses import dataclass, field
 
-from retinue.node.roles import GATEWAY, REAP_LIMIT_S, Beats, describe_end, kill_role, start_role
+from retinue.node.roles import GATEWAY, HOP, REAP_LIMIT_S, Beats, describe_end, kill_role, start_role
 from retinue.node.settings import GATEWAY_SOCKET, NodeSettings
 from retinue.node.spawn import Child, SpawnError
 
@@ -25,6 +25,8 @@ class GatewayRole:
     beat_fd: int | None = None
     """Readable when the running gateway has beaten; None while none runs, or when it closed its end."""
     _socket: socket.socket | None = None
+    _hop: socket.socket | None = None
+    """Held from the first `bind` that wants it, whatever becomes of the port."""
     _child: Child | None = None
     _killed_s: float | None = None
     _backoff_s: float = 0.0
@@ -33,11 +35,20 @@ class GatewayRole:
     _reason: str = ""
     """Why the last one was killed, or how it ended."""
 
-    def bind(self, port: int, now_s: float) -> OSError | None:
+    @property
+    def hop_port(self) -> int | None:
+        """Where the gateways of other nodes call; None while nothing is held for them."""
+        return self._hop.getsockname()[1] if self._hop is not None else None
+
+    def bind(self, port: int, wants_hop: bool, now_s: float) -> OSError | None:
         """Bind and hold 127.0.0.1:port; the error when it is refused. Another port held before is given up."""
         if port == self.port:
             return None
         self._give_up()
+        try:
+            self._hop = self._hop or (listen_everywhere() if wants_hop else None)
+        except OSError as error:
+            return error
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -88,17 +99,20 @@ class GatewayRole:
         return self._due_s
 
     def _start(self, listen_fd: int) -> Child:
+        hop_fd = self._hop.fileno() if self._hop is not None else -1
         self.beat_fd, far_fd = os.pipe()
         os.set_blocking(self.beat_fd, False)
         os.set_blocking(far_fd, False)  # A beat that nobody reads is dropped; it must not hang the gateway.
         values = {
             "{listen_fd}": str(listen_fd),
+            "{hop_fd}": str(hop_fd),
             "{beat_fd}": str(far_fd),
             "{control_path}": os.path.join(self.settings.node_dir, GATEWAY_SOCKET),
         }
-        argv = self.settings.gateway_argv or (sys.executable, *GATEWAY)
+        argv = self.settings.gateway_argv or (sys.executable, *GATEWAY, *(HOP if hop_fd >= 0 else ()))
+        fds = (listen_fd, far_fd, *((hop_fd,) if hop_fd >= 0 else ()))
         try:
-            return start_role(self.settings, "gateway", argv, (listen_fd, far_fd), values)
+            return start_role(self.settings, "gateway", argv, fds, values)
         except SpawnError:
             self._close_beat()
             raise
@@ -146,3 +160,27 @@ class GatewayRole:
             self._socket.close()
         self._socket = self.port = self._due_s = self._killed_s = None
         self.starts, self._backoff_s = 0, 0.0
+
+
+def listen_everywhere() -> socket.socket:
+    """Listen on all addresses of the host, IPv6 and IPv4 in one socket where the kernel has both; the port is its.
+
+    Errors: OSError when no port is left.
+    """
+    try:
+        return _listen(socket.AF_INET6, "::")
+    except OSError:  # A kernel, or a network namespace, without IPv6.
+        return _listen(socket.AF_INET, "0.0.0.0")
+
+
+def _listen(family: socket.AddressFamily, address: str) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind((address, 0))
+        listener.listen(4096)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -19,6 +19,8 @@ from retinue.node.settings import NodeSettings
 from retinue.terms.record import DecodeError, Record
 
 _KILL_WAIT_S = 10.0
+_GONE_S = 1.0
+"""Once killed, nothing in a namespace writes any more; what is stuck in the kernel would be waited for in vain."""
 
 
 class KeeperIs(Record, frozen=True, tag=True):
@@ -119,7 +121,7 @@ def _clean_up(settings: NodeSettings, keeper_fd: int, has_namespace: bool) -> No
     if keeper_fd >= 0:
         if has_namespace or not _wait_for_exit(keeper_fd, settings.keeper_limit_s):
             _kill(keeper_fd)
-        _wait_for_exit(keeper_fd, _KILL_WAIT_S)
+        _wait_for_exit(keeper_fd, _GONE_S if has_namespace else _KILL_WAIT_S)
     if not has_namespace:
         kill_left(build_census(settings.tags), lambda: None, _KILL_WAIT_S)
     remove_node_dir(Path(settings.node_dir))

@@ -87,7 +87,7 @@ class _Keeper:
     def run(self) -> int:
         while not (reason := self._link.end_reason or self._end_reason):
             self._run_once()
-        self._link.tell_ending(reason)
+        self._link.tell_ending(reason, self._agent.is_hung)
         self._kill_all()
         return KEEPER_SPENT if self._agent.is_spent else 0
 
@@ -168,6 +168,7 @@ class _Keeper:
             starts=self._agent.starts,
             kept=self._kept.describe(),
             gateway_port=self._gateway.port,
+            hop_port=self._gateway.hop_port,
             keeper_pid=os.getpid(),
             keeper_host_pid=greeting.keeper_host_pid,
             outer_pid=greeting.outer_pid,
@@ -206,24 +207,24 @@ class _Keeper:
                 self._kept.signal(order)
             case Release():
                 self._kept.release(order)
-            case Bind(port=port):
-                self._bind(port, now_s)
-            case AgentBeat():
-                self._agent.take_beat(now_s)
+            case Bind():
+                self._bind(order, now_s)
+            case AgentBeat(is_hung=is_hung):
+                self._agent.take_beat(now_s, is_hung)
             case End(reason=reason):
                 self._end_reason = self._end_reason or reason
 
-    def _bind(self, port: int, now_s: float) -> None:
-        error = self._gateway.bind(port, now_s)
+    def _bind(self, order: Bind, now_s: float) -> None:
+        error = self._gateway.bind(order.port, order.wants_hop, now_s)
         holder = ""
         if error is not None:
-            holder = f"{error.strerror}: {self._link.ask_holder(port) or 'holder unknown'}"
-        self._agent.send(Bound(port, error is None, holder))
+            holder = f"{error.strerror}: {self._link.ask_holder(order.port) or 'holder unknown'}"
+        self._agent.send(Bound(order.port, error is None, holder, self._gateway.hop_port))
 
     # --- the end ------------------------------------------------------------------------
 
     def _kill_all(self) -> None:
-        limit_s = self._settings.end_limit_s
+        limit_s = self._settings.hung_limit_s if self._agent.is_hung else self._settings.end_limit_s
         if self._settings.has_namespace:
             kill_namespace(self._reap_silently, limit_s)
             return

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from retinue.errors import PermanentError
@@ -18,6 +19,11 @@ _LOCK = "outer.lock"
 _DEPTH_MAX = 60
 """A tree deeper than this is moved up piece by piece: each level costs a descriptor and stack."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def find_node_dir(env: Mapping[str, str], run_id: str) -> Path:
+    """Place of sockets, keys and scratch on one node: `/retinue-<uid>-<run id>` under $SLURM_TMPDIR or /tmp."""
+    return Path(env.get("SLURM_TMPDIR") or "/tmp") / f"retinue-{os.getuid()}-{run_id}"
 
 
 def keep_owner_access() -> None:

@@ -63,10 +63,15 @@ class Bind(Order, frozen=True, tag=True):
     """Bind and hold 127.0.0.1:port for the gateway, and start the gateway on it."""
 
     port: int
+    wants_hop: bool = False
+    """Hold also a port of the kernel's choice on all addresses, where the gateways of other nodes call."""
 
 
 class AgentBeat(Order, frozen=True, tag=True):
     """Every second; the keeper kills and restarts an agent it has not heard for 5 s."""
+
+    is_hung: bool = False
+    """The run directory's file system hangs: what has a file open there may not be killed by anybody."""
 
 
 class End(Order, frozen=True, tag=True):
@@ -102,6 +107,7 @@ class Inventory(Order, frozen=True, tag=True):
     """1 for the first agent of this node."""
     kept: tuple[Kept, ...]
     gateway_port: int | None
+    hop_port: int | None
     keeper_pid: int
     keeper_host_pid: int
     outer_pid: int
@@ -155,6 +161,7 @@ class Bound(Order, frozen=True, tag=True):
     port: int
     is_bound: bool
     holder: str = ""
+    hop_port: int | None = None
 
 
 class RoleRestarted(Order, frozen=True, tag=True):

@@ -13,11 +13,12 @@ import sys
 import time
 from pathlib import Path
 
-from retinue.channel.join import Join, read_join
+from retinue.channel.join import Join
 from retinue.errors import RetinueError
 from retinue.node import kernel
 from retinue.node.census import build_census, find_left, kill_left
 from retinue.node.descriptors import close_fds, receive_packet, send_packet
+from retinue.node.entry import find_node_name, read_entry
 from retinue.node.janitor import Janitor, fork_janitor
 from retinue.node.listeners import describe_holder
 from retinue.node.nodedir import claim_node_dir, keep_owner_access, remove_node_dir
@@ -67,10 +68,9 @@ def run_outer(join_path: str, stop_fd: int | None = None, settings: NodeSettings
     """
     wakeup_fd = catch_signals((*_END_SIGNALS, signal.SIGCHLD))
     keep_owner_access()
-    node = ""
+    node = find_node_name(Path(join_path), os.environ)
     try:
-        join = read_join(Path(join_path))
-        node = join.node
+        join = read_entry(Path(join_path), os.environ)
         lock_fd = claim_node_dir(Path(join.node_dir))
     except RetinueError as error:
         print(error, file=sys.stderr, flush=True)
@@ -83,7 +83,7 @@ def run_outer(join_path: str, stop_fd: int | None = None, settings: NodeSettings
         node_dir=join.node_dir,
         join_path=os.path.join(join.node_dir, "join.pem"),
     )
-    return _Outer(join, filled, wakeup_fd, stop_fd, lock_fd).run(join_path)
+    return _Outer(join, filled, wakeup_fd, stop_fd, lock_fd).run()
 
 
 def main(argv: list[str]) -> int:
@@ -123,15 +123,16 @@ class _Outer:
         """The end was asked for by signal or stop descriptor."""
         self._deadline_s: float | None = None
         """When the keeper is killed, and after that: when it is given up."""
+        self._kill_limit_s = _LIMIT_S
         self._was_killed = False
         self._is_given_up = False
         self._is_over = False
 
-    def run(self, join_path: str) -> int:
+    def run(self) -> int:
         """Start, serve, prove, report."""
         try:
             self._janitor = fork_janitor(self._settings, self._lock_fd)
-            self._keeper = start_keeper(self._join, self._settings, Path(join_path))
+            self._keeper = start_keeper(self._join, self._settings)
         except (RetinueError, OSError) as error:
             print(f"cannot start the keeper: {error}", file=sys.stderr, flush=True)
             return self._finish(NODE_REFUSED, f"cannot start the keeper: {error}")
@@ -194,7 +195,7 @@ class _Outer:
         """Kill a keeper that does not end; give up on one that a SIGKILL did not end (D state below it)."""
         self._is_given_up = self._was_killed
         self._was_killed = True
-        self._deadline_s = time.monotonic() + _LIMIT_S
+        self._deadline_s = time.monotonic() + self._kill_limit_s
         os.kill(keeper.pid, signal.SIGKILL)
 
     def _answer(self, keeper: Keeper) -> None:
@@ -213,10 +214,13 @@ class _Outer:
                 self._say(keeper, HostPidIs(pid, kernel.read_pidfd_pid(fds[0]) if fds else 0))
             case HolderAsked(port=port):
                 self._say(keeper, HolderIs(port, describe_holder(port)))
-            case Ending(reason=reason):
+            case Ending(reason=reason, is_hung=is_hung):
                 self._reason = self._reason or reason
-                if self._deadline_s is None:
-                    self._deadline_s = time.monotonic() + self._settings.keeper_limit_s
+                if is_hung:
+                    self._kill_limit_s = self._settings.hung_limit_s
+                if is_hung or self._deadline_s is None:
+                    limit_s = 2 * self._kill_limit_s if is_hung else self._settings.keeper_limit_s
+                    self._deadline_s = time.monotonic() + limit_s
         close_fds(fds)
 
     def _say(self, keeper: Keeper, said: FromOuter) -> None:
@@ -272,7 +276,7 @@ class _Outer:
         if has_namespace:
             left = tuple(sorted(find_left(census) | find_left(census)))
         else:
-            left = kill_left(census, self._reap, _LIMIT_S)
+            left = kill_left(census, self._reap, self._kill_limit_s)
         if self._is_given_up and self._keeper is not None:
             left = (self._keeper.pid, *left)
         stuck = remove_node_dir(Path(self._settings.node_dir))

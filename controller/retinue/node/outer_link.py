@@ -80,8 +80,8 @@ class OuterLink:
         answer = self._wait_for(HolderIs, _HOLDER_S, port)
         return answer.holder if isinstance(answer, HolderIs) else ""
 
-    def tell_ending(self, reason: str) -> None:
-        self._say(Ending(reason))
+    def tell_ending(self, reason: str, is_hung: bool) -> None:
+        self._say(Ending(reason, is_hung))
 
     def read(self) -> None:
         """Take what came; answers that came too late are dropped."""

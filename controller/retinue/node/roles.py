@@ -18,6 +18,8 @@ GATEWAY = (
     *("-P", "-m", "retinue", "gateway", "--listen-fd", "{listen_fd}"),
     *("--control-path", "{control_path}", "--join", "{join}", "--beat-fd", "{beat_fd}"),
 )
+HOP = ("--hop-fd", "{hop_fd}")
+"""Added where gateways of other nodes call."""
 REAP_LIMIT_S = 2.0
 """A killed role that is not reaped by then hangs in the kernel; it can run no more, so the next one may."""
 

@@ -14,6 +14,8 @@ from retinue.node import kernel
 
 DEAD_STATES = frozenset("ZXx")
 """proc_pid_stat(5): exited, only the status is left."""
+_EXITING = 0x4
+"""PF_EXITING in the kernel's flags of a task, include/linux/sched.h; it never runs a program's code again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,19 @@ class Process:
     """Clock ticks since boot; with the pid it names a process for ever."""
     name: str = ""
     """The program's, 15 characters of it; for people."""
+    threads: int = 1
+    is_exiting: bool = False
+    """Its first thread is on its way out or dead."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether only its status is left."""
+        return self.state in DEAD_STATES and self.threads <= 1
+
+    @property
+    def is_hanging(self) -> bool:
+        """Whether its first thread is dead and another one is not: on a file system that hangs it cannot die."""
+        return self.state in DEAD_STATES and self.threads > 1
 
 
 class Named(Protocol):
@@ -53,6 +68,8 @@ def parse_stat(text: str) -> Process:
         session=int(fields[3]),
         start=int(fields[19]),
         name=name,
+        threads=int(fields[17]),
+        is_exiting=bool(int(fields[6]) & _EXITING),
     )
 
 
@@ -124,7 +141,17 @@ def find_ancestors(processes: Mapping[int, Process], pid: int) -> set[int]:
 def is_running(process: Named) -> bool:
     """Say whether this very process still runs (a zombie does not)."""
     now = read_process(process.pid)
-    return now is not None and now.start == process.start and now.state not in DEAD_STATES
+    return now is not None and now.start == process.start and not now.is_dead
+
+
+def is_doomed(process: Named) -> bool:
+    """Say whether it is dying or has SIGKILL to take: no signal makes it end sooner, and it does nothing more."""
+    now = read_process(process.pid)
+    if now is None or now.start != process.start or now.is_exiting:
+        return True
+    pending = [line for line in _read(f"/proc/{process.pid}/status").splitlines() if line.startswith(b"S")]
+    masks = [int(line.split()[1], 16) for line in pending if line.startswith((b"SigPnd:", b"ShdPnd:"))]
+    return any(mask >> (signal.SIGKILL - 1) & 1 for mask in masks)
 
 
 def send_signal(process: Named, number: int) -> bool:

@@ -32,7 +32,8 @@ class NodeSettings(Record, frozen=True):
     agent_argv: tuple[str, ...] = ()
     """`{keeper_fd}` and `{join}` are filled in. Empty: this package's agent."""
     gateway_argv: tuple[str, ...] = ()
-    """`{listen_fd}`, `{beat_fd}`, `{control_path}` and `{join}` are filled in. Empty: this package's gateway."""
+    """`{listen_fd}`, `{hop_fd}`, `{beat_fd}`, `{control_path}` and `{join}` are filled in. Empty: this package's gateway.
+    `{hop_fd}` is -1 in a run of one node."""
     beat_timeout_s: float = 5.0
     """An agent or a gateway that was heard once and is silent for this long is killed and started again."""
     first_beat_s: float = 60.0
@@ -50,6 +51,8 @@ class NodeSettings(Record, frozen=True):
     """How long a keeper kills; shorter than what the outer process waits."""
     keeper_limit_s: float = 10.0
     """How long the outer process waits for its keeper to end before it kills it."""
+    hung_limit_s: float = 0.75
+    """Each of both where the run directory hangs: what a SIGKILL has not ended by then waits for that."""
 
     @property
     def tags(self) -> dict[str, str]:
@@ -114,6 +117,8 @@ class Ending(Said, frozen=True, tag=True):
     """The keeper ends the node, and why."""
 
     reason: str
+    is_hung: bool = False
+    """The run directory's file system hangs: what is not dead soon is stuck there."""
 
 
 ToOuter = HostPidAsked | HolderAsked | Ending

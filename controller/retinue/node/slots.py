@@ -62,6 +62,7 @@ class Slots:
         self._leaving: dict[tuple[str, int], Incarnation] = {}
         """Followed by a newer one, not gone yet."""
         self.gateway_port: int | None = None
+        self.hop_port: int | None = None
         self.orphan_grace_s = site.join.orphan_grace_s
         self._outbox = outbox
         self._gateway = gateway
@@ -141,19 +142,19 @@ class Slots:
 
     def _bind_gateway(self, port: int) -> None:
         if self.gateway_port == port:
-            self._outbox.say(GatewayBound(port=port, is_bound=True))
+            self._outbox.say(GatewayBound(port=port, is_bound=True, hop_port=self.hop_port))
             return
-        self.site.keeper.send(Bind(port))
+        self.site.keeper.send(Bind(port, wants_hop=self.site.join.node_count > 1))
 
     # --- the keeper's word -------------------------------------------------------------
 
     def take(self, packet: Spawned | SpawnRefused | Reaped | Bound | RoleRestarted) -> None:
         """Take one packet that is about life as it goes on."""
         match packet:
-            case Bound(port=port, is_bound=is_bound, holder=holder):
+            case Bound(port=port, is_bound=is_bound, holder=holder, hop_port=hop_port):
                 if is_bound:
-                    self.gateway_port = port
-                self._outbox.say(GatewayBound(port=port, is_bound=is_bound, holder=holder))
+                    self.gateway_port, self.hop_port = port, hop_port
+                self._outbox.say(GatewayBound(port=port, is_bound=is_bound, holder=holder, hop_port=hop_port))
             case RoleRestarted(role=role, starts=starts, reason=reason):
                 what = f"{role} was started again on {self.site.join.node} (start {starts})"
                 self._outbox.say(NodeNote(what=what, reason=reason, role=role))

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from retinue.channel.join import Join
+from retinue.channel.join import Join, build_join
 from retinue.node import kernel
 from retinue.node.descriptors import build_pair, send_packet
 from retinue.node.namespace import NamespaceRefused, spawn_in_namespace
@@ -39,13 +39,13 @@ class Keeper:
         self.fd = None
 
 
-def start_keeper(join: Join, settings: NodeSettings, join_path: Path) -> Keeper:
-    """Copy the join file into the node directory, start the keeper and greet it.
+def start_keeper(join: Join, settings: NodeSettings) -> Keeper:
+    """Write the join file into the node directory, start the keeper and greet it.
 
     Errors: SpawnError when the interpreter cannot run, OSError when the node directory cannot be written.
     """
     node_dir = Path(settings.node_dir)
-    _write_private(Path(settings.join_path), join_path.read_bytes())
+    _write_private(Path(settings.join_path), build_join(join))
     ours, theirs = build_pair()
     ours.setblocking(False)
     log_fd = os.open(node_dir / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from retinue.node import kernel
 from retinue.node.environment import build_tags
 from retinue.node.scan import (
-    DEAD_STATES,
     Process,
     find_descendants,
     has_tags,
@@ -67,13 +66,13 @@ def find_tree(tree: Tree) -> list[Process]:
     processes = read_processes()
     roots = _find_roots(processes, tree)
     found = (processes[pid] for pid in roots | find_descendants(processes, roots, tree.never))
-    return [process for process in found if process.state not in DEAD_STATES]
+    return [process for process in found if not process.is_dead]
 
 
 def find_group(tree: Tree) -> list[Process]:
     """Find what still runs of the leader's process group and session."""
     processes = read_processes()
-    return [p for p in _find_session(processes, tree) if p.state not in DEAD_STATES]
+    return [p for p in _find_session(processes, tree) if not p.is_dead]
 
 
 def _find_session(processes: dict[int, Process], tree: Tree) -> list[Process]:
@@ -90,7 +89,7 @@ def _find_roots(processes: dict[int, Process], tree: Tree) -> set[int]:
     roots = {process.pid for process in _find_session(processes, tree)}
     owner = os.geteuid()
     for pid, process in processes.items():
-        if pid in roots or pid in tree.never or process.state in DEAD_STATES:
+        if pid in roots or pid in tree.never or process.is_dead:
             continue
         if _is_marked(pid, tree, owner):
             roots.add(pid)

@@ -127,3 +127,10 @@ class Plan(Record, frozen=True):
     join_timeout_s: float = 120.0
     warnings: tuple[str, ...] = ()
     """Printed by plan and run, and kept in the verdict."""
+
+    @property
+    def survives_node_loss(self) -> bool:
+        """Say whether there is a node whose loss does not end the run: one that the trainer does not run on."""
+        trainer = next((group.nodes for group in self.groups if group.name == self.trainer.group), None)
+        count = len(self.allocation.nodes)
+        return count > 1 and (len(trainer) < count if trainer is not None else not self.trainer.argv)

@@ -1,5 +1,6 @@
 """The nodes' coming and going: who joins, which port their gateways agree on, what follows when one is lost."""
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from retinue.channel.messages import (
@@ -12,13 +13,18 @@ from retinue.channel.messages import (
     NodeEnding,
     NodeNote,
 )
+from retinue.slurm.words import parse_srun_words
 from retinue.supervise.ending import Cause
 from retinue.supervise.happenings import RunTimer, StubHello
 from retinue.supervise.state import RunPhase
-from retinue.terms.replica import NodeLost
+from retinue.terms.replica import NodeLost, Phase
 
 if TYPE_CHECKING:
     from retinue.supervise.run import Run
+
+MISSING_S = 30.0
+"""How often nodes that have not joined are named."""
+NAMED_MAX = 20
 
 
 class Attendance:
@@ -26,6 +32,8 @@ class Attendance:
 
     def __init__(self, run: "Run") -> None:
         self.run = run
+        self._words: deque[str] = deque(maxlen=3)
+        """The last lines of the launch: they say what srun's word about a node means."""
 
     def take_hello(self, hello: StubHello) -> None:
         """Order the launch of all nodes, unless an earlier controller has; then expect them back."""
@@ -39,13 +47,16 @@ class Attendance:
             run.change(is_launched=True)
             run.edges.stub.order(run.edges.launch_order)
             run.edges.timers.set("join", run.edges.clock.now_s() + run.plan.join_timeout_s, RunTimer("join"))
+            self._arm_missing()
 
     def take_join(self, node: str, hello: Hello) -> None:
         """Take in a node whose agent has connected, with all that runs there."""
         run = self.run
-        run.nodes.change(node, hello=hello, gateway_port=hello.gateway_port)
+        has_moved = run.nodes.take_hello(node, hello)
         run.edges.journal.note(node, "AgentJoined", f"agent start {hello.agent_starts}, pid {hello.host_pid}")
         run.fleet.reconcile(node, hello.observed)
+        if has_moved and any(seat.replica.phase is Phase.READY for seat in run.fleet.on_node(node)):
+            run.fleet.new_routes.add(node)
 
     def take_message(self, node: str, message: FromAgent) -> None:
         """Take what an agent says of its node."""
@@ -55,9 +66,10 @@ class Attendance:
                 run.nodes.change(node, beat=message)
             case GatewayFacts():
                 run.nodes.take_facts(node, message)
-            case GatewayBound(port=port, is_bound=is_bound, holder=holder):
+            case GatewayBound(port=port, is_bound=is_bound, holder=holder, hop_port=hop_port):
                 if is_bound:
                     run.nodes.change(node, gateway_port=port)
+                    run.nodes.take_hop_port(node, hop_port)
                 elif port == run.nodes.port:
                     run.nodes.refuse_port(node, port, holder)
                     self._propose_port()
@@ -71,12 +83,43 @@ class Attendance:
         if self.run.state.phase is RunPhase.ENDING or self.run.state.ending_is(Cause.STUB_LOST):
             self.lose(node, "its agent left while the run ended")
 
+    def take_report(self, node: str, report: dict[str, object]) -> None:
+        """A node's outer process ended: one that had not even a keeper has refused, any other is lost."""
+        run = self.run
+        if node not in run.nodes.views:
+            return
+        run.nodes.change(node, report=report)
+        if run.state.phase in (RunPhase.ENDING, RunPhase.OVER):
+            return
+        note = _first_line(str(report.get("note", ""))) or "it ended and did not say why"
+        if run.state.phase is RunPhase.JOINING and not report.get("rung"):
+            run.teardown.begin(Cause.NOT_READY, f"node {node} cannot take part: {note}")
+        self.lose(node, note)
+
+    def take_words(self, line: str) -> None:
+        """srun's own words about a node: it could not start there, or what it had started ended unasked."""
+        run = self.run
+        said = parse_srun_words(line)
+        if said is None:
+            self._words.append(line.strip())
+            return
+        nodes = [name for name in said.nodes if name in run.nodes.views and not run.nodes.views[name].is_lost]
+        if not nodes or run.state.phase in (RunPhase.ENDING, RunPhase.OVER):
+            return
+        cause = "; ".join([*self._words, said.text])
+        if run.state.phase is RunPhase.JOINING:
+            run.teardown.begin(Cause.NOT_READY, f"node {', '.join(nodes)} cannot take part: {cause}")
+        for node in nodes:
+            self.lose(node, cause)
+
     def take_launch_end(self, how: str) -> None:
         """Without their launch no node is left; what a node said last tells more than how its launch ended."""
         for node in self.run.nodes.live():
             if self.run.state.phase not in (RunPhase.ENDING, RunPhase.OVER):
                 note = (self.run.nodes.views[node].report or {}).get("note")
-                self.lose(node, str(note).splitlines()[0] if note else f"its launch ended ({how})")
+                self.lose(
+                    node, _first_line(str(note)) if note else "; ".join([f"its launch ended ({how})", *self._words])
+                )
 
     def take_timer(self) -> None:
         """The time to join is over."""
@@ -84,6 +127,24 @@ class Attendance:
         if run.state.phase is RunPhase.JOINING:
             missing = ", ".join(run.nodes.missing()) or "no node"
             run.teardown.begin(Cause.NOT_READY, f"did not join within {run.plan.join_timeout_s:g} s: {missing}")
+
+    def name_missing(self) -> None:
+        """Say who has not joined yet, again and again: waiting for a node of many must not look like hanging."""
+        run = self.run
+        if run.state.phase is not RunPhase.JOINING or run.state.ending is not None or not run.nodes.has_missing:
+            return
+        missing = run.nodes.missing()
+        names = ", ".join(missing[:NAMED_MAX]) + (
+            f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+        )
+        run.edges.stub.order(
+            {"op": "say", "text": f"waiting for {len(missing)} of {len(run.nodes.views)} nodes: {names}"}
+        )
+        run.edges.journal.note("run", "NodesMissing", names)
+        self._arm_missing()
+
+    def _arm_missing(self) -> None:
+        self.run.edges.timers.set("missing", self.run.edges.clock.now_s() + MISSING_S, RunTimer("missing"))
 
     def advance(self) -> None:
         """While nodes join: agree on a port when all are there, and begin to start services when all have bound it."""
@@ -94,6 +155,7 @@ class Attendance:
             self._propose_port()
         elif run.nodes.are_bound():
             run.edges.timers.cancel("join")
+            run.edges.timers.cancel("missing")
             run.fleet.shared_env = run.surroundings.build_shared_env(run.nodes.port)
             run.change(phase=RunPhase.STARTING, gateway_port=run.nodes.port)
             run.edges.journal.note("run", "NodesJoined", f"gateways listen on port {run.nodes.port}")
@@ -130,3 +192,7 @@ class Attendance:
             if group.name == run.plan.trainer.group:
                 return group.nodes
         return tuple(run.nodes.views)
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.splitlines()), "")

@@ -85,6 +85,13 @@ class LaunchExited:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchSaid:
+    """A line that the launch printed and that is no node's report."""
+
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerStarted:
     """exec of the trainer succeeded."""
 
@@ -149,7 +156,7 @@ class ReplicaTimer:
 
 @dataclass(frozen=True, slots=True)
 class RunTimer:
-    """A timer of the run itself ran out: `join`, `deadline`, `trainer_kill`, `end`, `gateway`, `hold:<service>`."""
+    """A timer of the run itself ran out: `join`, `missing`, `deadline`, `trainer_kill`, `end`, `hold:<service>`."""
 
     name: str
 
@@ -169,6 +176,7 @@ Happening = (
     | StubHello
     | StubGone
     | LaunchExited
+    | LaunchSaid
     | TrainerStarted
     | TrainerRefused
     | TrainerExited

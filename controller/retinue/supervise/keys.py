@@ -12,10 +12,14 @@ from retinue.channel.certs import Authority, build_authority, build_certificate
 from retinue.channel.join import Join, write_join
 from retinue.channel.operator import Control, write_control
 from retinue.errors import EdgeError, NotReadyError, PermanentError
+from retinue.node.addresses import list_addresses
+from retinue.node.entry import build_python_version
 from retinue.plan.records import Plan
 from retinue.terms import run as files
 from retinue.terms.record import DecodeError, Record, from_json, to_json
 from retinue.terms.run import RunRecord
+
+ANY_HOST = ("::", "0.0.0.0")
 
 
 class RunKeys(Record, frozen=True):
@@ -43,7 +47,7 @@ def prepare_keys(record: RunRecord, plan: Plan, port: int) -> RunKeys:
     if path.exists():
         return _read_keys(path)
     keys = _build_keys(record)
-    addresses = ((record.listen_host, port),)
+    addresses = tuple((host, port) for host in list_hosts(record))
     try:
         _write_shared_files(record, plan, keys, addresses)
         _write_control(record, keys, addresses)
@@ -55,6 +59,13 @@ def prepare_keys(record: RunRecord, plan: Plan, port: int) -> RunKeys:
         hint = "let SLURM_TMPDIR name another place (without it: /tmp)"
         raise _build_refusal(str(path.parent), error, hint) from None
     return keys
+
+
+def list_hosts(record: RunRecord) -> tuple[str, ...]:
+    """List where the controller can be dialled: never loopback for other nodes, the host's name as the last resort."""
+    if record.listen_host not in ANY_HOST:
+        return (record.listen_host,)
+    return (*list_addresses(), socket.gethostname())
 
 
 def _read_keys(path: Path) -> RunKeys:
@@ -131,6 +142,7 @@ def _write_shared_files(record: RunRecord, plan: Plan, keys: RunKeys, addresses:
             cert_pem=cert_pem,
             key_pem=key_pem,
             token=keys.token,
+            python_version=build_python_version(),
             orphan_grace_s=plan.orphan_grace_s,
             wants_namespace=plan.wants_namespace,
         )

@@ -20,8 +20,11 @@ from retinue.channel.messages import Answer, Ask, FromAgent, Hello, Refused, Wel
 from retinue.channel.server import AgentConnection, ChannelServer, ChannelSettings
 from retinue.errors import NotReadyError, RetinueError
 from retinue.launch.local import build_local_launch
+from retinue.launch.srun import build_srun_launch
 from retinue.node.ports import read_ephemeral_range
 from retinue.plan.records import Plan
+from retinue.slurm.hygiene import scrub_for_step
+from retinue.slurm.version import build_step_flags
 from retinue.supervise.fleet import Fleet
 from retinue.supervise.gateway_port import build_port_candidates
 from retinue.supervise.happenings import (
@@ -110,9 +113,8 @@ class Controller:
         self.stop_fd = sockets.stop_fd
         self.store = StateStore(Path(record.node_dir) / "controller" / "state.jsonl")
         self.gateway_ports = build_port_candidates(record.run_id, read_ephemeral_range())
-        join_path = str(Path(record.run_dir) / files.JOIN / f"{plan.allocation.nodes[0].name}.pem")
-        self.launch_order = build_local_launch(record.python, join_path, env)
-        self.recorder = Recorder(record, self.say)
+        self.launch_order = build_launch(record, plan, env)
+        self.recorder = Recorder(record, self.stub.order)
         self.journal = self.recorder
         fleet = Fleet(plan, self, find_secrets(plan, env))
         self.run = Run(plan, self, fleet, Surroundings(plan, record, dict(env)))
@@ -141,7 +143,7 @@ class Controller:
         verdict = build_verdict(self.run, self.record, exit_code, self.clock.now_utc())
         if self.stub.is_gone:
             verdict = end_orphaned_run(self.record, self.plan, verdict)
-            self.recorder.write_verdict(verdict)
+            self.recorder.write_last(verdict)
         self.recorder.write_snapshots(self.run)
         self.stub.order({"op": "finish", "exit_code": exit_code, "verdict": verdict})
         self._is_over.set()
@@ -246,6 +248,17 @@ class Sockets:
         self.stop_fd = stop_fd
         for fd in (listener_fd, stub_fd, stop_fd):
             os.set_inheritable(fd, False)
+
+
+def build_launch(record: RunRecord, plan: Plan, env: Mapping[str, str]) -> dict[str, Any]:
+    """Build the order that starts the nodes: one child of the stub, or one srun step for all of them."""
+    names = [node.name for node in plan.allocation.nodes]
+    join_dir = Path(record.run_dir) / files.JOIN
+    if not record.slurm_version:
+        return build_local_launch(record.python, str(join_dir / f"{names[0]}.pem"), env)
+    gpus = min(node.gpus for node in plan.allocation.nodes)
+    flags = build_step_flags(record.slurm_version, len(names), gpus, plan.survives_node_loss)
+    return build_srun_launch(record.python, str(join_dir), scrub_for_step(env), names, flags)
 
 
 def find_secrets(plan: Plan, env: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 
-from retinue.channel.messages import Beat, GatewayFacts, Hello
+from retinue.channel.messages import Beat, GatewayFacts, Hello, Peer
 from retinue.journal.verdict import Requests
 from retinue.terms.record import Record, replace
+
+
+ADDRESSES_MAX = 8
+"""Of one node, told to the gateways of all others; a host's later ones lead to its own containers and bridges."""
 
 
 class NodeView(Record, frozen=True):
@@ -18,6 +22,7 @@ class NodeView(Record, frozen=True):
     earlier: Requests = Requests()
     """Counted by gateway processes of this node that were killed."""
     gateway_port: int | None = None
+    hop_port: int | None = None
     is_lost: bool = False
     lost_cause: str = ""
     report: dict[str, object] | None = None
@@ -36,6 +41,8 @@ class Nodes:
         self._missing = dict.fromkeys(names)
         """Nodes that have neither joined nor been lost, in allocation order."""
         self._ports = list(ports)
+        self.peers: dict[str, Peer] = {}
+        """Where each node's gateway is called by those of other nodes, as far as this controller has heard."""
         self.port: int | None = None
         """The port proposed now, or agreed when every joined node reports it."""
         self.refusals: list[str] = []
@@ -45,6 +52,25 @@ class Nodes:
         view = self.views[name] = replace(self.views[name], **fields)
         if view.is_joined or view.is_lost:
             self._missing.pop(name, None)
+
+    def take_hello(self, name: str, hello: Hello) -> bool:
+        """Take in what an agent says as it connects; True when its gateway is to be called elsewhere than before."""
+        before = self.peers.get(name)
+        self.change(name, hello=hello, gateway_port=hello.gateway_port)
+        self.take_hop_port(name, hello.hop_port)
+        return self.peers.get(name) != before
+
+    def take_hop_port(self, name: str, hop_port: int | None) -> None:
+        """Take in where a node's gateway listens for those of other nodes."""
+        self.change(name, hop_port=hop_port)
+        hello = self.views[name].hello
+        if hello is not None and hop_port is not None:
+            self.peers[name] = Peer(name, hello.addresses[:ADDRESSES_MAX], hop_port)
+
+    def find_listen_host(self, name: str) -> str:
+        """Name the address on which a service of this node that says `listen: node` listens."""
+        hello = self.views[name].hello
+        return hello.listen_host if hello is not None else "127.0.0.1"
 
     def take_facts(self, name: str, facts: GatewayFacts) -> None:
         """Take over what a gateway counted; a lower count is a new process that began again."""

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from retinue.journal.lock import release_lock
 from retinue.node.census import RUN_ID, build_census, find_left, kill_left
 from retinue.node.scan import kill_pids
 from retinue.plan.records import Plan
-from retinue.terms import run as files
 from retinue.terms.run import RunRecord
 
 NODE_LIMIT_S = 10.0
@@ -25,7 +23,10 @@ KILL_LIMIT_S = 10.0
 
 
 def end_orphaned_run(record: RunRecord, plan: Plan, verdict: dict[str, Any]) -> dict[str, Any]:
-    """End every process tagged with this run, remove its directories on this host, and say so in the verdict."""
+    """End every process tagged with this run, remove its node directory on this host, and say so in the verdict.
+
+    The run directory is not touched: it may hang.
+    """
     node_dir = Path(record.node_dir)
     parts = node_dir / "controller"
     _wait(lambda: not _has_others(node_dir, parts), NODE_LIMIT_S)
@@ -35,7 +36,6 @@ def end_orphaned_run(record: RunRecord, plan: Plan, verdict: dict[str, Any]) -> 
     left = kill_left(census, lambda: None, KILL_LIMIT_S)
     shutil.rmtree(parts, ignore_errors=True)
     is_gone = _remove(node_dir)
-    release_lock(Path(record.run_dir) / files.LOCK, record.run_id)
     host = plan.allocation.nodes[0].name
     nodes = {
         name: node

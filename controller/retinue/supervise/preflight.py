@@ -10,6 +10,7 @@ import resource
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,14 +25,16 @@ from retinue.journal.rundir import Before, TakenNameError, create_run_dir, look_
 from retinue.manifest.files import read_manifest
 from retinue.manifest.resolve import dump_manifest
 from retinue.manifest.schema import Manifest
-from retinue.node.nodedir import keep_owner_access
+from retinue.node.nodedir import find_node_dir, keep_owner_access
 from retinue.plan.build import build_plan
 from retinue.plan.records import Plan
+from retinue.slurm.version import read_slurm_version
 from retinue.supervise.stub_signals import STOPS, block_signals
 from retinue.terms import run as files
 from retinue.terms.record import Record, replace, to_pretty_json
 from retinue.terms.run import RunRecord
 
+LOOPBACK = "127.0.0.1"
 FILES_COUNT = 64
 """With fewer descriptors some process of a run cannot start, and some cannot even say so."""
 
@@ -45,12 +48,20 @@ def find_allocation(env: Mapping[str, str]) -> Allocation:
     if "SLURM_JOB_ID" not in env:
         return read_local_allocation()
     allocation = parse_slurm_environment(env)
-    if len(allocation.nodes) > 1:
-        raise AllocationError(
-            f"job {allocation.job_id} has {len(allocation.nodes)} nodes: this version runs on one; "
-            "ask for one node (-N1), or use `retinue plan` to see the placement"
-        )
+    check_place(allocation, env)
     return allocation
+
+
+def check_place(allocation: Allocation, env: Mapping[str, str]) -> None:
+    """Refuse a shell that has the job's variables but is not on one of its nodes: salloc's, on the login node."""
+    names = {node.name for node in allocation.nodes}
+    here = socket.gethostname()
+    if env.get("SLURMD_NODENAME") or not names.isdisjoint({here, here.split(".")[0]}):
+        return
+    raise AllocationError(
+        f"this shell is on {here!r}, which is not a node of job {allocation.job_id}; services run on the job's own "
+        "nodes: use `retinue submit`, a batch script, or `srun --pty --overlap -N1 -n1 bash` and give the command there"
+    )
 
 
 def check_platform() -> None:
@@ -78,6 +89,17 @@ def find_trainer(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None
     raise TrainerError(f'cannot find the trainer "{name}"; looked in {"PATH" if "/" not in name else cwd}', 127)
 
 
+def find_any_host() -> str:
+    """The address that stands for all of this host's: IPv6 and IPv4, else IPv4 alone."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind(("::", 0))
+    except OSError:
+        return "0.0.0.0"
+    return "::"
+
+
 def check_secrets(plan: Plan, env: Mapping[str, str]) -> None:
     """Name every `env:NAME` reference that the caller's environment does not hold."""
     missing = [
@@ -91,11 +113,6 @@ def check_secrets(plan: Plan, env: Mapping[str, str]) -> None:
         lines = [f"  {path}: the environment has no {source}" for path, source in missing]
         hint = f"`export {sources}` before the command, or write file:/PATH in the manifest"
         raise UsageError("\n".join(["cannot resolve secrets of the manifest:", *lines, f"  {hint}"]))
-
-
-def find_node_dir(env: Mapping[str, str], run_id: str) -> Path:
-    """Place of sockets, keys and scratch on one node: `/retinue-<uid>-<run id>` under $SLURM_TMPDIR or /tmp."""
-    return Path(env.get("SLURM_TMPDIR") or "/tmp") / f"retinue-{os.getuid()}-{run_id}"
 
 
 class Prepared(Record, frozen=True):
@@ -158,6 +175,8 @@ def build_run(
     if trainer_argv:
         find_trainer(plan.trainer.argv, env, cwd)
     check_secrets(plan, env)
+    # One node is a child of this shell; many are started by srun, and dial this host.
+    slurm_version = read_slurm_version(env) if len(allocation.nodes) > 1 else ""
     record = RunRecord(
         run_id=run_id,
         name=plan.name,
@@ -165,6 +184,8 @@ def build_run(
         run_dir=str(run_dir),
         attempt_dir=str(attempt_dir),
         node_dir=str(find_node_dir(env, run_id)),
+        slurm_version=slurm_version,
+        listen_host=find_any_host() if slurm_version else LOOPBACK,
         start_dir=str(cwd),
         trainer_argv=plan.trainer.argv,
         started_utc=time.time(),

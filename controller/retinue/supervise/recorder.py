@@ -5,13 +5,14 @@ waits for the run directory.
 """
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from retinue.journal.events import EventLine
-from retinue.journal.lock import RunLock
+from retinue.journal.lock import RunLock, release_lock
 from retinue.journal.status import JournalStatus
 from retinue.journal.writer import Writer
 from retinue.supervise.run import Run
@@ -38,10 +39,12 @@ EVENTS_PER_START = 10**9
 class Recorder:
     """Implements `edges.Journal`; writes status, endpoints and the lock's sign of life."""
 
-    def __init__(self, record: RunRecord, say: Callable[[str], None]) -> None:
+    def __init__(self, record: RunRecord, order: Callable[[dict[str, Any]], None]) -> None:
         self._record = record
-        self._say = say
-        """Prints a line on the run's terminal, never waiting for it."""
+        self._order = order
+        """Tells the stub something, never waiting for it."""
+        self._told_hung: bool | None = None
+        """None: nothing has been told yet, and an earlier controller may have said anything."""
         self._is_stuck = False
         self._dir = Path(record.attempt_dir)
         self._events_path = str(self._dir / files.EVENTS)
@@ -67,6 +70,7 @@ class Recorder:
         """Write what changed: status when its rest is over, endpoints when they differ, the lock now and then."""
         now_s = time.monotonic()
         self._note_trouble(now_s)
+        self._tell_hung()
         if now_s >= self._status_due_s or is_urgent or run.state.phase is RunPhase.OVER:
             self._status_due_s = now_s + STATUS_REST_S * len(run.fleet.seats)
             status = build_status(run, self._record, self._rows, os.getpid(), time.time(), self._describe(now_s))
@@ -91,7 +95,7 @@ class Recorder:
         return "" if owner is None else f"run {owner.run_id}, attempt {owner.attempt}, pid {owner.pid} on {owner.host}"
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until everything is written, or until the time is over."""
+        """Wait until everything is written, or the directory hangs, or the time is over."""
         self._writer.flush(timeout_s)
 
     def _note_trouble(self, now_s: float) -> None:
@@ -104,15 +108,29 @@ class Recorder:
         event, what = ("JournalStuck", "takes nothing") if is_stuck else ("JournalBack", "takes what is written again")
         text = f"the run directory {what}" + (f": {state.last_error}" if state.last_error else "")
         self.note("run", event, text)
-        self._say(f"{text}; the run goes on without it" if is_stuck else text)
+        self._order({"op": "say", "text": f"{text}; the run goes on without it" if is_stuck else text})
+
+    def _tell_hung(self) -> None:
+        """Tell the stub what it would else find out at the end, by waiting."""
+        is_hung = self._writer.is_hung
+        if is_hung != self._told_hung:
+            self._told_hung = is_hung
+            self._order({"op": "run_dir", "is_hung": is_hung})
 
     def _describe(self, now_s: float) -> JournalStatus:
         writer = self._writer
         return JournalStatus(writer.stuck_s(now_s), writer.lost_lines, writer.last_error)
 
-    def write_verdict(self, verdict: dict[str, Any]) -> None:
-        """Write the verdict when there is no stub to do it."""
+    def write_last(self, verdict: dict[str, Any]) -> None:
+        """Write the verdict and give the directory back, when there is no stub to do it; said on stderr if need be."""
         self._writer.replace(self._dir / files.VERDICT, to_pretty_json(verdict))
+        lock = Path(self._record.run_dir) / files.LOCK
+        self._writer.call("lock", lambda: release_lock(lock, self._record.run_id))
+        if not self._writer.flush(FLUSH_S):
+            print(
+                f"retinue: cannot write the verdict in {self._dir}; it says {to_json(verdict).decode()}",
+                file=sys.stderr,
+            )
 
     def close(self) -> None:
         """Wait for what is written, but never for ever."""

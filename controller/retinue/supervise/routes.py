@@ -3,8 +3,9 @@
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from retinue.channel.messages import Backend, Membership, Route
+from retinue.channel.messages import Backend, Membership, Peer, Route
 from retinue.plan.records import Plan, ServicePlan
+from retinue.supervise.nodes import Nodes
 from retinue.supervise.seat import Seat
 from retinue.terms.replica import OnExhausted, Phase
 
@@ -23,23 +24,35 @@ class RouteBook:
     begin at fixed places, evenly spread: every replica is in as many as any other, and one replica's change
     concerns the few nodes whose windows it is in. Nodes that are known to call a service (the trainer's, its
     dependants') share a TOLD_IN_ALL of their own: where they are few, they know all replicas.
+
+    A window may lack the node's own replicas; other nodes' gateways send there all the same (`hidden`).
     """
 
-    def __init__(self, plan: Plan, seats: Mapping[str, Seat]) -> None:
-        nodes = [node.name for node in plan.allocation.nodes]
-        self._at = {name: place for place, name in enumerate(nodes)}
+    def __init__(self, plan: Plan, seats: Mapping[str, Seat], nodes: Nodes) -> None:
+        names = [node.name for node in plan.allocation.nodes]
+        self._at = {name: place for place, name in enumerate(names)}
+        self._peers = dict(nodes.peers)
         services = [service for service in plan.services if service.has_port and service.is_http]
-        self._shelves = [_Shelf(plan, service, seats) for service in services]
+        self._shelves = [_Shelf(plan, service, seats, nodes) for service in services]
 
-    def build(self, node: str) -> tuple[Route, ...]:
+    def build(self, node: str, epoch: int = 0) -> Membership:
         """Build the full set of routes for one node's gateway."""
-        return tuple(shelf.build_route(node, self._at[node]) for shelf in self._shelves)
+        routes = tuple(shelf.build_route(node, self._at[node]) for shelf in self._shelves)
+        pairs = zip(self._shelves, routes, strict=True)
+        hidden = tuple(backend for shelf, route in pairs for backend in shelf.list_hidden(node, route))
+        return Membership(epoch, routes, self._find_peers(node, routes), hidden)
+
+    def _find_peers(self, node: str, routes: Sequence[Route]) -> tuple[Peer, ...]:
+        if not self._peers:
+            return ()
+        named = dict.fromkeys(backend.node for route in routes for backend in route.backends)
+        return tuple(self._peers[name] for name in named if name != node and name in self._peers)
 
 
 class _Shelf:
     """One service's published replicas, in the order of the plan."""
 
-    def __init__(self, plan: Plan, service: ServicePlan, seats: Mapping[str, Seat]) -> None:
+    def __init__(self, plan: Plan, service: ServicePlan, seats: Mapping[str, Seat], nodes: Nodes) -> None:
         mine = [seats[key] for key in service.replicas]
         self._places: list[int] = []
         """Place in the plan of each backend: windows are found by it."""
@@ -47,7 +60,9 @@ class _Shelf:
         self._own: dict[str, list[Backend]] = {}
         for place, seat in enumerate(mine):
             if seat.replica.phase is Phase.READY and seat.port is not None:
-                backend = Backend(seat.replica.id, seat.replica.incarnation, seat.place.node, "127.0.0.1", seat.port)
+                on = seat.place.node
+                host = nodes.find_listen_host(on) if seat.place.launch.listen == "node" else "127.0.0.1"
+                backend = Backend(seat.replica.id, seat.replica.incarnation, on, host, seat.port)
                 self._places.append(place)
                 self._backends.append(backend)
                 self._own.setdefault(backend.node, []).append(backend)
@@ -69,6 +84,14 @@ class _Shelf:
             return self._whole
         return self._with(self._cut(at, width))
 
+    def list_hidden(self, node: str, route: Route) -> list[Backend]:
+        """List the node's own backends that its route leaves out."""
+        own = self._own.get(node)
+        if not own or route is self._whole or self._is_per_node:
+            return []
+        told = {backend.replica for backend in route.backends}
+        return [backend for backend in own if backend.replica not in told]
+
     def _cut(self, at: int, width: int) -> list[Backend]:
         first = bisect_left(self._places, at * self._planned // self._nodes)
         window = self._backends[first : first + width]
@@ -84,11 +107,6 @@ class _Shelf:
             unready_since_utc=whole.unready_since_utc,
             cause=whole.cause,
         )
-
-
-def build_membership(plan: Plan, seats: Mapping[str, Seat], node: str, epoch: int) -> Membership:
-    """Build the full set of routes for one node's gateway, on its own."""
-    return Membership(epoch=epoch, routes=RouteBook(plan, seats).build(node))
 
 
 def _find_callers(plan: Plan, service: ServicePlan, seats: Mapping[str, Seat]) -> frozenset[str]:

@@ -22,6 +22,7 @@ from retinue.supervise.happenings import (
     FencedOff,
     Happening,
     LaunchExited,
+    LaunchSaid,
     NodeGone,
     NodeReported,
     OperatorAsked,
@@ -100,7 +101,9 @@ class Run:
             case NodeGone(node=node, cause=cause):
                 self.attendance.lose(node, cause)
             case NodeReported(node=node, report=report):
-                self.nodes.change(node, report=report)
+                self.attendance.take_report(node, report)
+            case LaunchSaid(line=line):
+                self.attendance.take_words(line)
             case LaunchExited(code=code, signal=signal, cause=cause):
                 self.change(has_launch_ended=True)
                 self.attendance.take_launch_end(cause or describe_end(code, signal))
@@ -169,6 +172,8 @@ class Run:
         match name.partition(":"):
             case ("join", _, _):
                 self.attendance.take_timer()
+            case ("missing", _, _):
+                self.attendance.name_missing()
             case (timer, _, _) if timer == ROUTES_TIMER:
                 self.spread.take_timer()
             case ("hold", _, service):

@@ -109,6 +109,10 @@ def _build_node(view: NodeView) -> NodeStatus:
         log_lines_lost=beat.log_lines_lost,
         journal_stuck_s=beat.journal_stuck_s,
         cause=view.lost_cause,
+        gateway_port=view.gateway_port,
+        requests=view.facts.requests,
+        failed=view.facts.failed,
+        held=view.facts.held,
     )
 
 

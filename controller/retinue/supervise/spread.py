@@ -7,13 +7,14 @@ for a thousand gateways.
 
 from collections.abc import Sequence
 
-from retinue.channel.messages import Membership, Route
+from retinue.channel.messages import Membership
 from retinue.plan.records import Plan
 from retinue.supervise.edges import Edges
 from retinue.supervise.fleet import Fleet
 from retinue.supervise.happenings import RunTimer
 from retinue.supervise.nodes import Nodes
 from retinue.supervise.routes import RouteBook
+from retinue.terms.record import replace
 
 TIMER = "routes"
 SLICE = 16
@@ -33,7 +34,8 @@ class Spread:
         self.epoch = 0
         self._book: RouteBook | None = None
         self._book_s = 0.0
-        self._told: dict[str, tuple[Route, ...]] = {}
+        self._told: dict[str, Membership] = {}
+        """With epoch 0."""
         self._touched: set[str] = set()
         """Nodes of this round with a replica that was published or withdrawn: they are told even what looks the same,
         because their gateways may have dropped it by their agents' word."""
@@ -73,16 +75,16 @@ class Spread:
         self._edges.timers.set(TIMER, self._edges.clock.now_s() + wait_s, RunTimer(TIMER))
 
     def _open_book(self) -> None:
-        self._book = RouteBook(self._plan, self._fleet.seats)
+        self._book = RouteBook(self._plan, self._fleet.seats, self._nodes)
         self._book_s = self._edges.clock.now_s()
 
     def _tell(self, names: Sequence[str], is_forced: bool = False) -> None:
         if self._book is None:
             return
         for name in names:
-            routes = self._book.build(name)
-            if is_forced or name in self._touched or routes != self._told.get(name):
-                self._told[name] = routes
-                self._told_count += sum(len(route.backends) for route in routes)
+            told = self._book.build(name)
+            if is_forced or name in self._touched or told != self._told.get(name):
+                self._told[name] = told
+                self._told_count += sum(len(route.backends) for route in told.routes)
                 self.epoch += 1
-                self._edges.agents.send(name, Membership(epoch=self.epoch, routes=routes))
+                self._edges.agents.send(name, replace(told, epoch=self.epoch))

@@ -19,6 +19,7 @@ from retinue.supervise import stub_signals
 from retinue.supervise.stub_children import Child
 from retinue.supervise.stub_end import end_run
 from retinue.supervise.stub_fds import find_inherited_fds, listen, open_standard_fds
+from retinue.supervise.stub_hung import Hung
 from retinue.supervise.stub_run import Clock, Run, read_tail, say, write_stderr
 from retinue.supervise.stub_verdict import CONTROLLER_LOST, FAILED_EXIT, INTERNAL, INTERNAL_EXIT, SIGNAL, OwnEnd
 from retinue.supervise.stub_watch import RESTARTS, Watch, start_controller
@@ -31,10 +32,8 @@ STOPS_LIMIT = 3
 HURRY_S = 2.0
 """After it, nothing is waited for longer than this."""
 TRAINER_GRACE_S, SHORT_GRACE_S = 10.0, 5.0
-TURN_S = 1.0
-LOOK_S = 0.05
-"""How often a wait looks that may end without a SIGCHLD: processes that are not children of ours."""
-TAIL_LINES = 20
+TURN_S, LOOK_S = 1.0, 0.05
+"""How long a turn may take; how often a wait looks that may end without a SIGCHLD, as of what is no child of ours."""
 
 
 class Stub:
@@ -45,6 +44,7 @@ class Stub:
         self.run = run
         self.clock = Clock()
         self.watch = Watch(run.beat_timeout_s)
+        self.hung = Hung()
         self.stops: list[dict[str, Any]] = []
         self.verdict: dict[str, Any] | None = None
         """The controller's latest."""
@@ -85,7 +85,7 @@ class Stub:
 
     def pump(self, limit_s: float) -> None:
         """Wait for something to happen, at most so long, and take it."""
-        asked_s = max(0.0, min(limit_s, TURN_S))
+        asked_s = max(0.0, min(limit_s, LOOK_S if self.hung.is_any_doomed else TURN_S))
         takers = self._list_takers()
         poll = select.poll()
         for fd in takers:
@@ -98,6 +98,7 @@ class Stub:
         if self.clock.note_turn(asked_s) and self.watch.is_alive:
             # We were stopped ourselves: what was not heard meanwhile says nothing about the controller.
             self.watch.note_beat(self.clock.now_s())
+        self._give_up_hung()
 
     def wait(self, is_done: Callable[[], bool], limit_s: float, look_s: float = TURN_S) -> bool:
         """Pump until it is so, or time is up, or somebody is in a hurry; say whether it is so."""
@@ -154,9 +155,20 @@ class Stub:
     def _reap(self) -> None:
         """Reap every child that ended, adopted orphans too. Nobody else in this process waits for any."""
         for pid, status in reap_children():
-            if self.watch.child is not None and pid == self.watch.child.pid:
-                self._end_controller(self.watch.child, status)
-            self.work.take_exit(pid, status)
+            if not self.hung.take_exit(pid):
+                self._take_exit(pid, status)
+
+    def _take_exit(self, pid: int, status: int) -> None:
+        if self.watch.child is not None and pid == self.watch.child.pid:
+            self._end_controller(self.watch.child, status)
+        self.work.take_exit(pid, status)
+
+    def _give_up_hung(self) -> None:
+        """Take for reaped what was killed and hangs in the kernel."""
+        for child in (self.watch.child, self.work.trainer, self.work.launch):
+            if child is not None and self.hung.is_due(child, child is self.watch.child):
+                self._take_exit(child.pid, signal.SIGKILL)
+                self.work.spared.append(child.pid)
 
     # --- the controller ---------------------------------------------------------------
 
@@ -196,14 +208,8 @@ class Stub:
             match order["op"]:
                 case "beat":
                     pass
-                case "launch":
-                    self.work.start_launch(order)
-                case "trainer":
-                    self.work.start_trainer(order)
-                case "signal_trainer":
-                    self.work.signal_child(self.work.trainer, order["signal"])
-                case "signal_launch":
-                    self.work.signal_child(self.work.launch, order["signal"])
+                case "run_dir":
+                    self.hung.is_dir_hung = bool(order["is_hung"])
                 case "say":
                     say(str(order.get("text", "")))
                 case "verdict":
@@ -211,7 +217,7 @@ class Stub:
                 case "finish":
                     self._keep_verdict(order.get("verdict"))
                     self.finish = order
-                case unknown:
+                case unknown if not self.work.obey(order):
                     say(f"cannot obey the controller: unknown order {unknown!r}")
         except (KeyError, TypeError, AttributeError) as error:
             say(f"cannot obey the controller's order {order['op']!r}: {error!r}")
@@ -225,10 +231,8 @@ class Stub:
         watch, now_s = self.watch, self.clock.now_s()
         cause = watch.find_kill_cause(now_s)
         if cause and watch.child is not None:
-            watch.note_kill(cause, now_s)
+            watch.kill_cause = cause
             watch.child.send_signal(signal.SIGKILL)
-        if watch.is_unkillable(now_s):
-            self.end(CONTROLLER_LOST, f"the controller {watch.kill_cause}, and SIGKILL does not end it", FAILED_EXIT)
         if watch.restart_due_s is not None and now_s >= watch.restart_due_s and self._listener is not None:
             self._start_controller(self._listener)
 
@@ -250,7 +254,7 @@ class Stub:
         if self.watch.note_end(now_s):
             say(f"the controller {how}; it is started again ({self.watch.used} of {RESTARTS})")
         else:
-            for line in read_tail(self.run.log_path, TAIL_LINES):
+            for line in read_tail(self.run.log_path):
                 write_stderr(f"  {line}\n".encode())
             self.end(CONTROLLER_LOST, f"the controller {how}, after {RESTARTS} restarts", FAILED_EXIT)
         if self.stops:

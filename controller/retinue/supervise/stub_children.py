@@ -5,6 +5,7 @@ Standard library only.
 
 import errno
 import os
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,10 @@ class Child:
         self.code: int | None = None
         self.signal: int | None = None
         self.is_reaped = False
+        self.is_killed = False
+        """SIGKILL was sent to it: it does nothing more."""
+        self.is_hung = False
+        """It was given up: dead, but the kernel does not let go of it."""
         self._forked: spawn.Child | None = None
         """Answers how exec went; None once it has."""
         try:
@@ -35,7 +40,7 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Not reaped yet: its pid is its own."""
+        """Neither reaped nor given up yet: its pid is its own."""
         return not self.is_reaped
 
     @property
@@ -94,6 +99,7 @@ class Child:
         """Signal the process itself, while it is ours to signal."""
         if self.is_alive:
             os.kill(self.pid, number)
+            self.is_killed = self.is_killed or number == signal.SIGKILL
 
     def describe(self) -> dict[str, Any]:
         """Say the truth to a controller that was not there."""
@@ -113,5 +119,5 @@ class Child:
         if self.is_refused:
             return self.cause
         if self.signal is not None:
-            return f"was ended by signal {self.signal}"
+            return f"was ended by signal {self.signal}" + (" and hangs in the kernel" if self.is_hung else "")
         return f"exited with code {self.code}"

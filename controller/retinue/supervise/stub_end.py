@@ -26,9 +26,9 @@ TERM_LIMIT_S = 10.0
 """From TERM to KILL of the launch, and of a trainer that the controller forgot."""
 KILL_LIMIT_S = 5.0
 """What SIGKILL does not end in this time is stuck in the kernel."""
-SCAN_LIMIT_S = 5.0
-WRITE_LIMIT_S = 10.0
-"""For a file system that hangs."""
+SCAN_LIMIT_S, HUNG_SCAN_S = 5.0, 1.0
+WRITE_LIMIT_S, HUNG_WRITE_S = 5.0, 1.5
+"""For a file system that hangs; the second where a controller has said that it does."""
 
 
 def end_run(stub: "Stub") -> int:
@@ -49,16 +49,21 @@ def end_run(stub: "Stub") -> int:
     facts.trainer, facts.is_launched = work.trainer, launch is not None and not launch.is_refused
     facts.controller_starts = stub.watch.starts
     facts.nodes, facts.expected = work.nodes, work.expected
+    # A child that was given up is what is left now.
+    work.spared[:] = [pid for pid in work.spared if pid not in stub.hung.pids]
     facts.found, facts.survivors = end_left(
-        lambda: scan_bounded(stub), stub.look, lambda: hunt_children(os.getpid(), stub.work.spared, stub.wait)
+        lambda: scan_bounded(stub),
+        stub.look,
+        lambda: hunt_children(os.getpid(), work.spared, stub.wait),
+        stub.hung.is_dir_hung,
     )
     for process in facts.found:
         say(f"was left running and is ended: {process.pid} {process.cmd}")
-    write_end(facts)
+    write_end(facts, HUNG_WRITE_S if stub.hung.is_dir_hung else WRITE_LIMIT_S)
     return find_exit_code(facts)
 
 
-def write_end(facts: Facts) -> None:
+def write_end(facts: Facts, limit_s: float) -> None:
     """Remove the batch host's own directory, then write the verdict; neither may hang us."""
     run = facts.run
     # The keys are on a local disk; the verdict may be on a file system that hangs, so it comes second.
@@ -68,7 +73,7 @@ def write_end(facts: Facts) -> None:
         facts.warnings.append(f"cannot remove {run.controller_dir}: {removed.problem}")
         say(facts.warnings[-1])
     verdict = build_verdict(facts)
-    written = run_bounded(lambda: write_verdict(run, verdict), WRITE_LIMIT_S, is_vital=True)
+    written = run_bounded(lambda: write_verdict(run, verdict), limit_s, is_vital=True)
     if written.problem:
         say(f"cannot write the verdict in {run.attempt_dir}: {written.problem}; it says {json.dumps(verdict)}")
     else:
@@ -97,7 +102,8 @@ def scan_bounded(stub: "Stub") -> list[Leftover]:
     Reading the environment of a process that hangs in a page fault hangs too; then descendants are found at least.
     """
     me, spared, tag = os.getpid(), stub.work.spared, f"RETINUE_RUN_ID={stub.run.run_id}".encode()
-    answer = run_bounded(lambda: [p.pack() for p in scan_left(me, tag, spared)], SCAN_LIMIT_S)
+    limit_s = HUNG_SCAN_S if stub.hung.is_dir_hung else SCAN_LIMIT_S
+    answer = run_bounded(lambda: [p.pack() for p in scan_left(me, tag, spared)], limit_s)
     spared.append(answer.pid)
     if answer.problem:
         say(f"cannot look at every process: {answer.problem}")

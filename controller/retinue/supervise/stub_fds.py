@@ -14,6 +14,9 @@ def listen(host: str) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if host == "::":
+            # IPv4 too, whatever net.ipv6.bindv6only says.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind((host, 0))
         listener.listen(BACKLOG)
     except OSError:

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from retinue.node import scan
-from retinue.node.scan import is_running, send_signal
+from retinue.node.scan import is_doomed, is_running, send_signal
 
 TERM_GRACE_S = 2.0
-SETTLE_S = 1.0
-"""What is just about to exit by itself was not left behind."""
+SETTLE_S, HUNG_SETTLE_S = 1.0, 0.3
+"""What is just about to exit by itself was not left behind; the second where the run directory hangs."""
 KILL_LIMIT_S = 10.0
 """A process that outlives this many seconds of SIGKILL is stuck in the kernel: reported, not waited for."""
 QUIET_S = 0.2
@@ -64,7 +64,7 @@ def scan_left(
     ours = scan.find_descendants(table, [stub])
     if tag:
         ours |= {pid for pid in table if pid not in ours and pid not in never and _has_tag(pid, tag)}
-    left = [table[pid] for pid in sorted(ours - never) if table[pid].state not in scan.DEAD_STATES]
+    left = [table[pid] for pid in sorted(ours - never) if not table[pid].is_dead]
     if spared_tag:
         left = [process for process in left if not _has_tag(process.pid, spared_tag)]
     return [Leftover(p.pid, p.start, read_command(p) if has_commands else p.name) for p in left]
@@ -97,7 +97,7 @@ def hunt_children(stub: int, spared: Collection[int], wait: Wait) -> int:
     while now_s < min(end_s, quiet_s):
         for pid in scan.read_children(stub):
             process = None if pid in spared else scan.read_process(pid)
-            if process is not None and process.state not in scan.DEAD_STATES:
+            if process is not None and not process.is_dead and not is_doomed(process):
                 send_signal(process, signal.SIGKILL)
                 killed.add(pid)
                 quiet_s = now_s + QUIET_S
@@ -106,39 +106,48 @@ def hunt_children(stub: int, spared: Collection[int], wait: Wait) -> int:
     return len(killed)
 
 
-def end_left(look: Scan, wait: Wait, hunt: Callable[[], int]) -> tuple[list[Leftover], list[Leftover]]:
+def end_left(
+    look: Scan, wait: Wait, hunt: Callable[[], int], is_hung: bool = False
+) -> tuple[list[Leftover], list[Leftover]]:
     """End everything a look finds: TERM, a grace, KILL, until two looks in a row are empty and the hunt finds nobody.
 
-    Shape: (what was found at first or later, what would not die).
+    Shape: (what was found at first or later, what would not die). Where the run directory hangs, what has had its
+           SIGKILL and is still there is not waited for.
     """
     found = look()
     if found:
-        wait(lambda: not any(map(is_running, found)), SETTLE_S)
+        wait(lambda: not any(map(is_running, found)), HUNG_SETTLE_S if is_hung else SETTLE_S)
         found = look()
     for process in found:
         send_signal(process, signal.SIGTERM)
         send_signal(process, signal.SIGCONT)
-    wait(lambda: not any(map(is_running, found)), TERM_GRACE_S)
+    wait(lambda: all(map(is_doomed, found)), TERM_GRACE_S)
     seen = {(process.pid, process.start): process for process in found}
     give_up_s = time.monotonic() + KILL_LIMIT_S
     empty = 0
     left: list[Leftover] = []
     while empty < 2 and time.monotonic() < give_up_s:
-        left = kill_all(look)
+        left, was_any_able = kill_all(look)
         seen.update({(process.pid, process.start): process for process in left})
-        empty = 0 if left or hunt() else empty + 1
+        empty = 0 if hunt() or left else empty + 1
+        if is_hung and left and not was_any_able:
+            break
         wait(lambda: not any(map(is_running, left)), 0.5)  # noqa: B023 called before the next round
     return list(seen.values()), [process for process in left if is_running(process)]
 
 
-def kill_all(look: Scan) -> list[Leftover]:
-    """Stop everything, look again, kill: what forks faster than we look is caught standing still."""
+def kill_all(look: Scan) -> tuple[list[Leftover], bool]:
+    """Stop everything, look again, kill: what forks faster than we look is caught standing still.
+
+    Shape: (what there is, whether any of it could still do something).
+    """
     first = look()
-    if not first:
-        return []
-    for process in first:
+    able = [process for process in first if not is_doomed(process)]
+    if not able:
+        return first, False
+    for process in able:
         send_signal(process, signal.SIGSTOP)
     left = look()
     for process in left:
         send_signal(process, signal.SIGKILL)
-    return left
+    return left, True

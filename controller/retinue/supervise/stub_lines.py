@@ -5,9 +5,10 @@ controller that does not read that much is stuck. Standard library only.
 
 A controller says (any line counts as a beat):
   {"op": "beat"}
-  {"op": "launch", "argv", "env", "stop_fd": bool, "nodes": [names]}    once; again: answered with what is
+  {"op": "launch", "argv", "env", "stop_fd": bool, "has_words": bool, "nodes": [names]}  once; again: says what is
   {"op": "trainer", "argv", "env", "cwd"}                               once; again: answered with what is
   {"op": "signal_trainer" | "signal_launch", "signal": "TERM"}
+  {"op": "run_dir", "is_hung": bool}                                    nobody need wait for it at the end
   {"op": "say", "text"}                                                 a line for the terminal, never waited for
   {"op": "verdict", "verdict": {...}}                                   the latest is kept
   {"op": "finish", "exit_code", "verdict"}                              the controller exits after it
@@ -16,6 +17,7 @@ and hears
   {"ev": "launch_started" | "trainer_started", "pid"}
   {"ev": "launch_refused" | "trainer_refused", "errno", "cause", "exit_code"}
   {"ev": "launch_exited" | "trainer_exited", "code", "signal"}
+  {"ev": "launch_said", "line"}                                         of a launch with words
   {"ev": "stop", "signal", "count", "from_terminal"}
   {"ev": "node", "report"}   {"ev": "leftovers", "pids": [{"pid", "cmd"}]}
 `launch` and `trainer` in hello are null or {pid, is_running, is_started, code, signal, errno, cause, exit_code};

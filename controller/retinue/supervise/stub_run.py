@@ -87,7 +87,7 @@ def write_stderr(data: bytes) -> None:
             return
 
 
-def read_tail(path: str, count: int) -> list[str]:
+def read_tail(path: str, count: int = 20) -> list[str]:
     """Read the last lines of a log; empty when there is none."""
     try:
         with open(path, "rb") as file:

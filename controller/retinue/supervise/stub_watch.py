@@ -19,7 +19,6 @@ FORGIVEN_AFTER_S = 600.0
 """A controller that beat for this long makes up for those before it."""
 CLOSED_LIMIT_S = 2.0
 """A controller that closed its socket is exiting; one that does not exit is killed after this."""
-KILL_LIMIT_S = 30.0
 
 
 def start_controller(run: Run, listener: socket.socket, stop_fd: int) -> tuple[Child, Link]:
@@ -60,7 +59,6 @@ class Watch:
         """When the next one is to be started; None while one lives, or none is to follow."""
         self.kill_cause = ""
         """Why we killed the current one."""
-        self.killed_s: float | None = None
         self._started_s = 0.0
 
     @property
@@ -72,7 +70,6 @@ class Watch:
         self.starts += 1
         self.restart_due_s = None
         self.kill_cause = ""
-        self.killed_s = None
         self._started_s = now_s
         self.note_beat(now_s)
 
@@ -93,13 +90,6 @@ class Watch:
         self.restart_due_s = now_s + RESTART_WAITS_S[self.used]
         self.used += 1
         return True
-
-    def note_kill(self, cause: str, now_s: float) -> None:
-        self.kill_cause, self.killed_s = cause, now_s
-
-    def is_unkillable(self, now_s: float) -> bool:
-        """SIGKILL did not end it: it hangs in the kernel, and a second one beside it is not allowed."""
-        return self.is_alive and self.killed_s is not None and now_s - self.killed_s >= KILL_LIMIT_S
 
     def find_kill_cause(self, now_s: float) -> str:
         """Say why the current controller has to be killed now; empty when it has not."""

@@ -18,6 +18,8 @@ from retinue.supervise.stub_signals import parse_signal
 
 LINE_BYTES = 1 << 16
 """A longer line of the launch is no report; it is passed to stderr in pieces."""
+WORDS_CHARS = 500
+"""Of a line that is no report; srun's errors are short."""
 PIECES = 64
 """Read in one go; a launch that prints without end gets its turn like the rest."""
 SCAN_LIMIT_S = 2.0
@@ -51,6 +53,8 @@ class Work:
         self._tell = tell
         self._pipe_fd = -1
         self._line = b""
+        self._has_words = False
+        """What the launch prints beside reports is the controller's to read."""
 
     def list_fds(self) -> dict[int, Callable[[], None]]:
         """Say what to wait for, and what to call then."""
@@ -60,6 +64,21 @@ class Work:
         if self.trainer and self.trainer.is_exec_pending:
             fds[self.trainer.status_fd] = self.settle_trainer
         return fds
+
+    def obey(self, order: dict[str, Any]) -> bool:
+        """Do what a controller wants of launch or trainer; False when the order is about neither."""
+        match order["op"]:
+            case "launch":
+                self.start_launch(order)
+            case "trainer":
+                self.start_trainer(order)
+            case "signal_trainer":
+                self.signal_child(self.trainer, order["signal"])
+            case "signal_launch":
+                self.signal_child(self.launch, order["signal"])
+            case _:
+                return False
+        return True
 
     # --- the launch -----------------------------------------------------------------
 
@@ -71,6 +90,7 @@ class Work:
         self.expected = [str(name) for name in order.get("nodes") or ()]
         argv = [str(word) for word in order["argv"]]
         has_stop_fd = bool(order.get("stop_fd"))
+        self._has_words = bool(order.get("has_words"))
         self._pipe_fd, far = os.pipe()
         os.set_blocking(self._pipe_fd, False)
         self.launch = Child(
@@ -79,7 +99,7 @@ class Work:
                 env={**_read_env(order), LAUNCH_TAG: self.run.run_id},
                 cwd=order.get("cwd"),
                 stdout=far,
-                stderr=2,
+                stderr=far if self._has_words else 2,
                 keep_fds=(self._stop_fd,) if has_stop_fd else (),
                 # An outer process that we start ourselves: a stop in its first moment must find it able to report.
                 blocked=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if has_stop_fd else (),
@@ -121,6 +141,8 @@ class Work:
         name = report.get("retinue_node") if isinstance(report, dict) else None
         if not isinstance(name, str):
             write_stderr(line + b"\n")
+            if self._has_words:
+                self._tell({"ev": "launch_said", "line": line.decode(errors="replace")[:WORDS_CHARS]})
             return
         self.nodes[name] = report
         self._tell({"ev": "node", "report": report})

@@ -12,6 +12,7 @@ from retinue.supervise.happenings import (
     ChildSeen,
     Happening,
     LaunchExited,
+    LaunchSaid,
     NodeReported,
     StopSignal,
     StubGone,
@@ -47,6 +48,8 @@ def parse_stub_line(line: bytes) -> Happening | None:
             return TrainerExited(said.get("code"), said.get("signal"))
         case "stop":
             return StopSignal(said["signal"], said["count"], said.get("from_terminal", False))
+        case "launch_said":
+            return LaunchSaid(said["line"])
         case "node":
             return NodeReported(said["report"]["retinue_node"], said["report"])
         case _:

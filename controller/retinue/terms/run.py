@@ -39,6 +39,9 @@ class RunRecord(Record, frozen=True):
     is_detached: bool = False
     """`up`: no trainer, and the terminal is gone."""
     listen_host: str = "127.0.0.1"
+    """`::`: every address of this host, because other nodes dial it."""
+    slurm_version: str = ""
+    """`22.05.8` of the srun that starts the nodes; empty: the one node is a child of the stub."""
     started_utc: float = 0.0
     python: str = ""
     version: str = ""

@@ -1,0 +1,20 @@
+"""Start the keepers of all nodes of a Slurm job: one step, for the whole run.
+
+Pure: the stub runs it. Which flags the step needs is Slurm's business (`slurm.version`); an environment that leads
+no step astray is made by `slurm.hygiene`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def build_srun_launch(
+    python: str, join_dir: str, env: Mapping[str, str], nodes: Sequence[str], flags: Sequence[str]
+) -> dict[str, Any]:
+    """Build the stub's `launch` order for all nodes of the job.
+
+    Shape:  one task a node; each finds its join file in the directory by SLURMD_NODENAME. What srun and slurmstepd say
+            goes the same way as the nodes' reports (`has_words`): it names nodes that could not even start ours.
+    """
+    argv = ["srun", *flags, python, "-P", "-m", "retinue", "node", join_dir]
+    return {"op": "launch", "argv": argv, "env": dict(env), "nodes": list(nodes), "has_words": True}
