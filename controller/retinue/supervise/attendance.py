@@ -22,10 +22,6 @@ from retinue.terms.replica import NodeLost, Phase
 if TYPE_CHECKING:
     from retinue.supervise.run import Run
 
-MISSING_S = 30.0
-"""How often nodes that have not joined are named."""
-NAMED_MAX = 20
-
 
 class Attendance:
     """The half of a run that is about its nodes."""
@@ -47,7 +43,6 @@ class Attendance:
             run.change(is_launched=True)
             run.edges.stub.order(run.edges.launch_order)
             run.edges.timers.set("join", run.edges.clock.now_s() + run.plan.join_timeout_s, RunTimer("join"))
-            self._arm_missing()
 
     def take_join(self, node: str, hello: Hello) -> None:
         """Take in a node whose agent has connected, with all that runs there."""
@@ -128,24 +123,6 @@ class Attendance:
             missing = ", ".join(run.nodes.missing()) or "no node"
             run.teardown.begin(Cause.NOT_READY, f"did not join within {run.plan.join_timeout_s:g} s: {missing}")
 
-    def name_missing(self) -> None:
-        """Say who has not joined yet, again and again: waiting for a node of many must not look like hanging."""
-        run = self.run
-        if run.state.phase is not RunPhase.JOINING or run.state.ending is not None or not run.nodes.has_missing:
-            return
-        missing = run.nodes.missing()
-        names = ", ".join(missing[:NAMED_MAX]) + (
-            f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
-        )
-        run.edges.stub.order(
-            {"op": "say", "text": f"waiting for {len(missing)} of {len(run.nodes.views)} nodes: {names}"}
-        )
-        run.edges.journal.note("run", "NodesMissing", names)
-        self._arm_missing()
-
-    def _arm_missing(self) -> None:
-        self.run.edges.timers.set("missing", self.run.edges.clock.now_s() + MISSING_S, RunTimer("missing"))
-
     def advance(self) -> None:
         """While nodes join: agree on a port when all are there, and begin to start services when all have bound it."""
         run = self.run
@@ -155,7 +132,6 @@ class Attendance:
             self._propose_port()
         elif run.nodes.are_bound():
             run.edges.timers.cancel("join")
-            run.edges.timers.cancel("missing")
             run.fleet.shared_env = run.surroundings.build_shared_env(run.nodes.port)
             run.change(phase=RunPhase.STARTING, gateway_port=run.nodes.port)
             run.edges.journal.note("run", "NodesJoined", f"gateways listen on port {run.nodes.port}")

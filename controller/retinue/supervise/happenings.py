@@ -156,7 +156,7 @@ class ReplicaTimer:
 
 @dataclass(frozen=True, slots=True)
 class RunTimer:
-    """A timer of the run itself ran out: `join`, `missing`, `deadline`, `trainer_kill`, `end`, `hold:<service>`."""
+    """A timer of the run itself ran out: `join`, `deadline`, `trainer_kill`, `end`, `hold:<service>`."""
 
     name: str
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from retinue.allocation.nodelist import compress_nodelist
 from retinue.supervise.state import RunPhase
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ FIRST_S = 5.0
 PERIOD_S = 10.0
 HINT_S = 60.0
 """From here on a service that nothing limits is told how to limit it."""
+NODES_NAMED = 64
 NAMED = 3
 """Services that one line names."""
 
@@ -39,9 +41,11 @@ class Progress:
 
     def _describe_nodes(self) -> str:
         missing = self._run.nodes.missing()
-        return (
-            f"{len(missing)} of {len(self._run.nodes.views)} nodes to join: {', '.join(missing[:8])}" if missing else ""
-        )
+        if not missing:
+            return ""
+        more = f" and {len(missing) - NODES_NAMED} more" if len(missing) > NODES_NAMED else ""
+        names = compress_nodelist(missing[:NODES_NAMED])
+        return f"{len(missing)} of {len(self._run.nodes.views)} nodes to join: {names}{more}"
 
     def _describe_services(self, now_s: float) -> str:
         run = self._run

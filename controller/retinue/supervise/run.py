@@ -172,8 +172,6 @@ class Run:
         match name.partition(":"):
             case ("join", _, _):
                 self.attendance.take_timer()
-            case ("missing", _, _):
-                self.attendance.name_missing()
             case (timer, _, _) if timer == ROUTES_TIMER:
                 self.spread.take_timer()
             case ("hold", _, service):
