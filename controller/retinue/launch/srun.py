@@ -16,5 +16,5 @@ def build_srun_launch(
     Shape:  one task a node; each finds its join file in the directory by SLURMD_NODENAME. What srun and slurmstepd say
             goes the same way as the nodes' reports (`has_words`): it names nodes that could not even start ours.
     """
-    argv = ["srun", *flags, python, "-P", "-m", "retinue", "node", join_dir]
+    argv = ["srun", "--job-name=retinue", *flags, python, "-P", "-m", "retinue", "node", join_dir]
     return {"op": "launch", "argv": argv, "env": dict(env), "nodes": list(nodes), "has_words": True}
