@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all quick check fix bench plant docs clean
+.PHONY: help run test test-all quick check fix bench plant cluster cluster-shell cluster-do cluster-down cluster-test docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 $(STAMP): pyproject.toml
 	@.ci/prepare "$(PYTHON)"
@@ -42,6 +42,21 @@ bench: $(STAMP) ## measurements, as medians and ratios; asserts nothing
 
 plant: $(STAMP) ## plant known bugs one by one and show that the suite catches each
 	@$(BIN)/python tests/plants/plant.py
+
+cluster: ## a throwaway real Slurm on this machine (root): NODES=4 NAME=main CLUSTER_USER=you SHARE="dirs in /tmp"
+	@.ci/cluster up "$(PYTHON)"
+
+cluster-shell: ## a shell on its login node as an ordinary user; ON=node1 for another host
+	@.ci/cluster shell "$(PYTHON)"
+
+cluster-do: ## a fault: DO='cut node2', heal, blackhole, kill-node, revive, 'slurmctld stop', 'slurmd kill node1', where
+	@.ci/cluster do "$(PYTHON)"
+
+cluster-down: ## end the throwaway Slurm NAME; leaves nothing
+	@.ci/cluster down "$(PYTHON)"
+
+cluster-test: ## tests/cluster on a Slurm of their own (root)
+	@.ci/cluster test "$(PYTHON)"
 
 docs: $(STAMP) ## write the generated pages again
 	@$(BIN)/python -m retinue.manifest.reference > docs/manifest.md

@@ -45,7 +45,12 @@ SAME_FLOOR = {
     ("node", "gateway"): {"retinue.gateway.link", "retinue.gateway.control"},
     ("checks", "node"): {"retinue.node.kernel"},
     ("checks", "journal"): {"retinue.journal.writer"},
-    ("gateway", "channel"): {"retinue.channel.messages", "retinue.channel.join"},
+    ("gateway", "channel"): {
+        "retinue.channel.messages",
+        "retinue.channel.join",
+        "retinue.channel.context",
+        "retinue.channel.admission",
+    },
 }
 DOORS = {
     "msgspec": {"terms"},

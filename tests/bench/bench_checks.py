@@ -1,4 +1,4 @@
-"""What a check costs in a single-use process behind a service, beside what people use instead; under four minutes.
+"""What a check costs in a single-use process behind a service, beside what people use instead; about five minutes.
 
 Run: `PYTHONPATH=controller python tests/bench/bench_checks.py [DIRECTORY]`. Every system does the same
 trivial check of the math verifier; rounds of the bare fork-ahead loop and of ours take turns, so that a busy machine
@@ -25,6 +25,7 @@ from checks_load import (
     measure_sequential,
     plan_arrivals,
 )
+from checks_slots import measure_slots
 from checks_systems import Ours, Peer, System, open_ours, open_peer, read_cpu_s, read_memory_mb
 
 WORKERS = 2
@@ -176,6 +177,7 @@ async def main() -> None:
     found["sequential"] = await measure_peers()
     found["ours"] = await measure_ours()
     found["open_loop"] = await measure_hangs()
+    found["slots"] = await measure_slots()
     found["load_after"] = os.getloadavg()
     found["took_s"] = round(time.monotonic() - began_s, 1)
     results = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS

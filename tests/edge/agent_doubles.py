@@ -16,6 +16,10 @@ class FileWriter:
     """Writes at once; what the writer thread does later."""
 
     lost_lines = 0
+    is_hung = False
+
+    def call(self, name: str, work: Callable[[], None]) -> None:
+        work()
 
     def append(self, path: str, data: bytes) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)

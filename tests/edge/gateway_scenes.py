@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from retinue.channel.messages import Backend, Membership, Route
+from retinue.channel.messages import Backend, Membership, Peer, Route
 from retinue.gateway.desk import Desk, bind_control
+from retinue.gateway.far import Hop
 from retinue.gateway.hold import HELD_MAX, KEPT_BYTES_MAX
 from retinue.gateway.main import open_gateway
 from retinue.gateway.proxy import Proxy
@@ -108,10 +109,10 @@ class Scene:
         self.stack.push_async_callback(end_task, task)
         return task
 
-    def publish(self, *routes: Route) -> None:
+    def publish(self, *routes: Route, peers: tuple[Peer, ...] = (), hidden: tuple[Backend, ...] = ()) -> None:
         """Apply a membership as if the agent had sent it."""
         self.epoch += 1
-        assert self.proxy.table.apply(Membership(epoch=self.epoch, routes=routes), is_first=False)
+        assert self.proxy.table.apply(Membership(self.epoch, routes, peers, hidden), is_first=False)
 
     async def open_backend(self, handle: Handle) -> int:
         """Start an aiohttp backend; returns its port."""
@@ -146,7 +147,10 @@ async def end_task(task: "asyncio.Task[Answer]") -> None:
 
 @asynccontextmanager
 async def open_scene(
-    own_uid: int | None = -1, held_max: int = HELD_MAX, kept_bytes_max: int = KEPT_BYTES_MAX
+    own_uid: int | None = -1,
+    held_max: int = HELD_MAX,
+    kept_bytes_max: int = KEPT_BYTES_MAX,
+    hop: Hop | None = None,
 ) -> AsyncIterator[Scene]:
     """Open a gateway on a port of its own; `own_uid` -1 is this process's."""
     uid = os.getuid() if own_uid == -1 else own_uid
@@ -156,7 +160,7 @@ async def open_scene(
         directory = outer.enter_context(tempfile.TemporaryDirectory())
         path = f"{directory}/node/gateway.sock"
         control = bind_control(path)
-        gateway = open_gateway(listen, control, TOKEN, uid, held_max, kept_bytes_max)
+        gateway = open_gateway(listen, control, TOKEN, uid, held_max, kept_bytes_max, hop)
         proxy, desk = await outer.enter_async_context(gateway)
         async with AsyncExitStack() as stack:
             yield Scene(proxy, desk, port, path, stack)

@@ -21,6 +21,7 @@ from retinue.channel.join import Join, write_join
 from retinue.node.census import build_census, build_tags, find_left
 from retinue.node.descriptors import receive_packet, send_packet, write_body
 from retinue.node.orders import Handover, Inventory, InventoryDone, Spawn, SpawnBody, Spawned, ToAgent
+from retinue.node.scan import list_pids, read_words
 from retinue.node.settings import NodeSettings
 from retinue.terms.record import to_json
 
@@ -174,9 +175,10 @@ class Node:
         return puppet
 
     def janitor_pid(self) -> int:
-        children = Path(f"/proc/{self.outer.pid}/task/{self.outer.pid}/children").read_text().split()
-        others = [int(pid) for pid in children if int(pid) != self.keeper_pid and is_running(int(pid))]
-        return others[0] if others else 0
+        """The outer process's twin: same words, another process, and no child of it."""
+        words = read_words(self.outer.pid, "cmdline")
+        others = (pid for pid in list_pids() if pid != self.outer.pid and read_words(pid, "cmdline") == words)
+        return next(filter(is_running, others), 0)
 
     def marked_pids(self) -> list[int]:
         """Everything of this node: by environment, and by the argument that only its sleepers have."""

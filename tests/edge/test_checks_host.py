@@ -6,10 +6,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from checks_scenes import ask, build_settings, judge, real_host, until
+from checks_scenes import FAKE_WARM, ask, build_settings, judge, real_host, until
 
+from retinue.checks import slots
 from retinue.checks.host import Full
 from retinue.checks.records import Limits
+from retinue.checks.spare import Child
 from retinue.terms.outcome import OutcomeKind
 
 LONG = Limits(wall_s=30.0, cpu_s=30.0, memory_bytes=256 * 2**20)
@@ -78,6 +80,26 @@ async def test_the_slot_of_a_killed_check_is_given_on_before_its_outcome_is_know
         await until("the callback", lambda: had_started)
         assert had_started == [True]
         host.cancel(following)
+
+
+async def test_a_slot_is_given_on_though_the_killed_child_can_never_be_reaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A process in uninterruptible sleep takes no SIGKILL: here none is ever sent.
+    monkeypatch.setattr(Child, "_signal_kill", lambda child: None)
+    monkeypatch.setattr(slots, "ASIDE_PER_WORKER", 0)
+    async with real_host(build_settings(tmp_path, workers=1), FAKE_WARM) as host:
+        await judge(host, ask("rehearsed"))
+        killed, following = host.submit([ask("hang", timeout_s=0.3), ask("right")], "test", 8)
+        await until("the first to run", lambda: host.watch.running)
+        (first,) = (running.child for running in host.watch.running)
+        async with asyncio.timeout(20):
+            outcomes = [await check.outcome for check in (following, killed)]
+        assert [(o.outcome, o.score) for o in outcomes] == [(SCORED, 1.0), (TIMED_OUT, 0.0)]
+        assert not first.is_over
+        assert Path(f"/proc/{first.pid}/status").exists()
+        assert (await judge(host, ask("right")))[0].outcome is SCORED
+        assert host.running_count == 0
 
 
 async def test_a_callers_own_timeout_is_obeyed_and_capped_by_the_services(tmp_path: Path) -> None:

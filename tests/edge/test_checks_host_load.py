@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from checks_scenes import FAKE_WARM, ask, build_settings, find_children, judge, real_host, until
 
-from retinue.checks import watch
+from retinue.checks import spells, watch
+from retinue.checks.host import Host
+from retinue.checks.ledger import Outage
 from retinue.checks.records import Limits
 from retinue.terms.outcome import OutcomeKind
 
@@ -42,14 +44,15 @@ async def test_a_crowded_node_is_written_down_from_when_to_when(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = [0]
+    monkeypatch.setattr(spells, "CLOSE_AFTER_S", 0.3)
     monkeypatch.setattr(watch, "_read_running", lambda: running[0])
     async with real_host(build_settings(tmp_path), FAKE_WARM) as host:
         await until("a calm node", lambda: not host.watch.pressure.is_short)
         running[0] = 1000
-        await until("it to be noticed", lambda: host.watch.pressure.is_short)
+        await until("it to be noticed", lambda: find_pressure(host))
         running[0] = 0
-        await until("its end", lambda: not host.watch.pressure.is_short)
-        entry = next(entry for entry in host.ledger.read() if "run queue" in entry.detail)
+        await until("its end", lambda: find_pressure(host)[0].to_utc)
+        entry = find_pressure(host)[0]
         assert (entry.cause, entry.node) == ("node_pressure", "n1")
         assert entry.to_utc is not None
         assert entry.from_utc < entry.to_utc <= time.time()
@@ -69,6 +72,10 @@ async def test_memory_and_descriptors_stay_flat_over_thousands_of_checks(tmp_pat
         after = read_use(), len(os.listdir("/proc/self/fd"))
     assert after[0] - before[0] < 8 * 2**20
     assert abs(after[1] - before[1]) <= 2 * host.settings.spares
+
+
+def find_pressure(host: Host) -> list[Outage]:
+    return [entry for entry in host.ledger.read() if "run queue" in entry.detail]
 
 
 def nice(pid: int) -> int:

@@ -204,7 +204,7 @@ async def test_the_pages_for_people_say_what_there_is(tmp_path: Path) -> None:
         assert (await service.get("/v1/check"))[0] == 405
     assert verifiers == {"mine": "Compares; obeys a few responses that hurt."}
     made_up = {"service": "checks", "node": "n1", "from_utc": 5.0, "to_utc": 6.0, "cause": "made_up", "detail": "why"}
-    assert outages[0] == made_up
+    assert outages[0] == made_up | {"replica": "checks/0"}
     assert 'retinue_checks_outcomes_total{verifier="mine",outcome="killed"} 50' in lines
     assert 'retinue_checks_outcomes_total{verifier="",outcome="rejected"} 1' in lines
     assert 'retinue_checks_verifier_suspect{verifier="mine"} 1' in lines

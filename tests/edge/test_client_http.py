@@ -173,7 +173,28 @@ def test_one_client_serves_two_event_loops_at_once_and_one_after_the_other() -> 
 
 
 async def test_closing_the_client_while_it_is_used_leaves_the_call_alone(pool: Pool) -> None:
-    async with serving(hang) as server, Retinue(server.url) as r:
+    arrived = asyncio.Event()
+
+    async def hang_loudly(asked: Asked) -> None:
+        arrived.set()
+        await hang(asked)
+
+    async with serving(hang_loudly) as server, Retinue(server.url) as r:
         task = asyncio.create_task(r.check("math", response="4", deadline_s=0.5))
+        await asyncio.wait([asyncio.create_task(arrived.wait()), task], return_when=asyncio.FIRST_COMPLETED)
         await r.close()
         assert (await task).event == "deadline passed"
+
+
+async def test_a_closed_client_refuses_every_call_of_its_loop_and_sends_nothing() -> None:
+    async with serving(answer_one) as server, Retinue(server.url) as r:
+        await r.close()
+        with pytest.raises(UsageError, match="the client was closed; make another"):
+            await r.check("math", response="4")
+        with pytest.raises(UsageError, match="closed"):
+            r.check_many([{"verifier": "math", "response": "4"}])
+        with pytest.raises(UsageError, match="closed"):
+            await r.gate(timeout_s=0.1)
+        with pytest.raises(UsageError, match="closed"):
+            await r.__aenter__()
+        assert server.connections == 0

@@ -13,7 +13,7 @@ import pytest
 from client_scenes import Asked, answer_all, answer_one, hang, serving_in_thread
 
 from retinue.client import OutcomeKind, SyncRetinue
-from retinue.errors import PermanentError
+from retinue.errors import PermanentError, UsageError
 
 CONTROLLER = Path(__file__).parents[2] / "controller"
 HEAVY = ("aiohttp", "pydantic", "yaml", "click", "rich", "cryptography", "sympy", "uvloop", "retinue.checks")
@@ -80,23 +80,30 @@ def test_leaving_the_iterator_early_closes_its_streams() -> None:
         asyncio.run_coroutine_threadsafe(server.until_closed(), loop).result(20)
 
 
-def test_a_closed_client_ends_the_calls_of_other_threads_and_can_be_used_again() -> None:
+def test_a_closed_client_ends_the_calls_of_other_threads_and_refuses_new_ones() -> None:
     arrived = threading.Event()
 
-    async def hang_first(asked: Asked) -> None:
-        if asked.number:
-            await answer_one(asked)
-        else:
-            arrived.set()
-            await hang(asked)
+    async def hang_loudly(asked: Asked) -> None:
+        arrived.set()
+        await hang(asked)
 
-    with serving_in_thread(hang_first) as server, SyncRetinue(server.url) as r, ThreadPoolExecutor(1) as threads:
+    with serving_in_thread(hang_loudly) as server, SyncRetinue(server.url) as r, ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(r.check, "math", response="4")
         assert arrived.wait(20)
         r.close()
         with pytest.raises(PermanentError, match="the client was closed"):
             waiting.result(20)
-        assert r.check("math", response="4").score == 1.0
+        for call in (
+            lambda: r.check("math", response="4"),
+            lambda: r.check_many([{"verifier": "math", "response": "4"}]),
+            lambda: r.gate(timeout_s=0.1),
+            r.endpoints,
+            r.__enter__,
+        ):
+            with pytest.raises(UsageError, match="the client was closed; make another"):
+                call()
+        r.close()
+        assert len(server.asked) == 1
 
 
 def test_wrong_arguments_raise_in_the_callers_thread() -> None:

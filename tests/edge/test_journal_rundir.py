@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from retinue.errors import EdgeError, PermanentError, TransientError, UsageError
+from retinue.errors import EdgeError, PermanentError, TransientError
 from retinue.journal import rundir as rundir_room
+from retinue.journal.finding import find_attempt, find_run
 from retinue.journal.lock import find_owner, take_lock
 from retinue.journal.rundir import (
     TakenNameError,
     build_edge_error,
     create_run_dir,
-    find_attempt,
-    find_run,
     look_before,
     replace_link,
     take_back_run_dir,
@@ -165,26 +164,6 @@ def test_every_errno_becomes_an_edge_error_that_names_it(code: int) -> None:
     assert str(error).startswith(f"cannot make the run directory '/x': {os.strerror(code)}")
 
 
-def test_a_run_is_found_by_path_by_name_and_by_job(tmp_path: Path) -> None:
-    runs = tmp_path / "retinue-runs"
-    create(runs / "kolibri-77", run_id="r1", start_dir=tmp_path)
-    create(runs / "kolibri-78", run_id="r2", start_dir=tmp_path)
-    for argument, name in [
-        (None, "kolibri-78"),
-        ("77", "kolibri-77"),
-        ("kolibri-77", "kolibri-77"),
-        ("retinue-runs/kolibri-77", "kolibri-77"),
-        (str(runs / "kolibri-77"), "kolibri-77"),
-    ]:
-        assert find_run(argument, tmp_path) == runs / name
-
-
-def test_a_place_that_was_looked_at_is_named_once(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        find_run("/etc", tmp_path)
-    assert str(caught.value).count("/etc") == 1
-
-
 def test_a_new_name_that_another_run_has_just_taken_is_left_to_it(tmp_path: Path) -> None:
     taken = tmp_path / "retinue-runs" / "x-1"
     taken.mkdir(parents=True)
@@ -217,12 +196,6 @@ def test_a_run_directory_is_taken_back_to_what_was_there(tmp_path: Path, first: 
     assert list_tree(tmp_path) == tree
     if first is not None:
         assert (tmp_path / first / "attempt-0" / "verdict.json").read_text() == "the first"
-
-
-@pytest.mark.parametrize("argument", [None, "nosuch", ".", "/"])
-def test_where_no_run_is_the_places_looked_at_are_named(tmp_path: Path, argument: str | None) -> None:
-    with pytest.raises(UsageError, match="cannot find a run"):
-        find_run(argument, tmp_path)
 
 
 def test_a_link_moves_in_one_step_and_a_real_directory_is_not_replaced(tmp_path: Path) -> None:

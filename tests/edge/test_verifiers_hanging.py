@@ -47,8 +47,9 @@ def run_alone(module: Any, row: dict[str, Any]) -> tuple[str, float]:
             signal.signal(signal.SIGXCPU, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-            score = module.check(row["response"], module.prepare(row["gold"], row["args"]), row["args"])
-            os.write(writing, str(score[0]).encode())
+            gold = module.prepare(row["gold"], row["args"])
+            os.write(writing, b"prepared ")
+            os.write(writing, str(module.check(row["response"], gold, row["args"])[0]).encode())
         finally:
             os._exit(0)
     os.close(writing)
@@ -57,6 +58,9 @@ def run_alone(module: Any, row: dict[str, Any]) -> tuple[str, float]:
         written = os.read(reading, 100).decode()
     finally:
         os.close(reading)
+    is_prepared, written = "prepared" in written, written.removeprefix("prepared ")
+    if not is_prepared:
+        return "rejected", 0.0
     if os.WIFSIGNALED(status):
         return ("timed_out" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed"), 0.0
     return ("scored", float(written)) if written else ("killed", 0.0)
@@ -69,6 +73,19 @@ def test_an_input_that_hangs_is_ended_from_outside_and_never_scores(
     outcome, score = run_alone(verifiers[row["verifier"]], row)
     assert outcome in row["expected"]
     assert score == row["score"]
+
+
+@pytest.mark.parametrize("gold", ["100000000!", ["5", r"x = 10^{8}!"], "9^{9^{9^{9}}}"])
+def test_a_gold_that_cannot_be_compared_is_the_datasets_fault_before_any_response(
+    gold: Any, verifiers: dict[str, Any]
+) -> None:
+    row = {"response": r"\boxed{5}", "gold": gold, "args": {}}
+    assert run_alone(verifiers["math"], row)[0] == "rejected"
+
+
+def test_the_same_text_from_the_policy_is_the_policys_hang(verifiers: dict[str, Any]) -> None:
+    row = {"response": r"\boxed{100000000!}", "gold": "5", "args": {}}
+    assert run_alone(verifiers["math"], row) == ("timed_out", 0.0)
 
 
 def test_most_of_the_inputs_do_hang() -> None:

@@ -22,6 +22,7 @@ from retinue.checks.records import (
     Judge,
     Judged,
     Limits,
+    Loading,
     Prepare,
     Prepared,
     Seal,
@@ -118,6 +119,7 @@ class Warm:
         self.children: list[Child] = []
         self.spares: list[Child] = []
         self.ended: dict[int, Ended] = {}
+        self.loading: list[Loading] = []
 
     def __enter__(self) -> Self:
         return self
@@ -131,10 +133,16 @@ class Warm:
             child.close()
 
     def hear(self) -> FromWarmParent:
+        """What it says next, other than what it is about to load."""
+        while isinstance(message := self.hear_all(), Loading):
+            self.loading.append(message)
+        return message
+
+    def hear_all(self) -> FromWarmParent | Loading:
         packet, fds, _, _ = socket.recv_fds(self.sock, 1 << 20, 2)
         if not packet:
             raise EOFError("the warm parent hung up")
-        message: FromWarmParent = from_json(packet, FromWarmParent)  # type: ignore[arg-type]
+        message: FromWarmParent | Loading = from_json(packet, FromWarmParent | Loading)  # type: ignore[arg-type]
         if isinstance(message, Spare):
             child = Child(message.child, socket.socket(fileno=fds[0]), fds[1])
             self.children.append(child)

@@ -14,7 +14,7 @@ from support.cluster import Cluster, GaveUp, wait_for
 SETTLE_S = 10.0
 """Slurm ends a job's last processes while it already says that the job is over."""
 
-LOOK = r'''
+LOOK = r"""
 import json, os, sys
 run_id, uid = sys.argv[1], os.getuid()
 
@@ -73,7 +73,7 @@ for name, column in (("shm", 7), ("sem", 4), ("msg", 7)):
         if int(line.split()[column]) == uid:
             found["system v ipc"].append(f"{name} {line.split()[1]}")
 print(json.dumps({what: sorted(set(items)) for what, items in found.items() if items}))
-'''
+"""
 
 
 def assert_nothing_left(cluster: Cluster, run_dir: Path, without: Collection[str] = ()) -> None:

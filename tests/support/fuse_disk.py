@@ -1,12 +1,14 @@
 """A directory behind a FUSE daemon that a test can stop: a shared file system that hangs. Root only, no library.
 
 `python fuse_disk.py BACKING MOUNTPOINT` mounts in a mount namespace of its own, prints `up`, and passes everything on
-to BACKING. The wire is that of linux/fuse.h, protocol 7.31, as far as ordinary programs use it.
+to BACKING. After SIGUSR1 it stops itself over the next close of a file: whoever closes it cannot be killed until the
+daemon goes on. The wire is that of linux/fuse.h, protocol 7.31, as far as ordinary programs use it.
 """
 
 import ctypes
 import errno
 import os
+import signal
 import struct
 import sys
 from collections.abc import Callable
@@ -15,6 +17,8 @@ HEADER = struct.Struct("<IIQQIIII")
 ATTR = struct.Struct("<6Q10I")
 ENTRY = struct.Struct("<QQQQII")
 SETATTR = struct.Struct("<IIQQQQQQIIIIIIII")
+FLUSH = 25
+"""What close(2) asks for; the kernel waits for its answer whatever happens to the caller."""
 SILENT = (2, 36, 42)
 """FORGET, INTERRUPT, BATCH_FORGET: no answer."""
 OPEN_FLAGS = os.O_ACCMODE | os.O_TRUNC | os.O_CREAT | os.O_EXCL
@@ -26,6 +30,9 @@ class Disk:
     def __init__(self, backing: str) -> None:
         self.paths = {1: backing}
         self.ids = {backing: 1}
+        self.owner = (0, 0)
+        """Uid and gid of whoever asks."""
+        self.stops_at_close = False
         self.take: dict[int, Callable[[str, bytes], bytes]] = {
             1: lambda path, body: self.build_entry(join(path, body)),
             3: lambda path, body: struct.pack("<QII", 0, 0, 0) + build_attr(path),
@@ -46,7 +53,7 @@ class Disk:
             17: lambda path, body: build_statfs(path),
             18: lambda path, body: nothing(os.close(int_at(body, 0))),
             20: lambda path, body: b"",
-            25: lambda path, body: b"",
+            FLUSH: self.flush,
             26: lambda path, body: struct.pack("<IIIIHHIIHHI7I", 7, 31, 65536, 0, 12, 9, 65536, 1, 0, 0, 0, *[0] * 7),
             27: lambda path, body: build_open(0),
             28: build_listing,
@@ -57,7 +64,7 @@ class Disk:
         }
 
     def answer(self, request: bytes) -> bytes | None:
-        _, opcode, unique, node, *_ = HEADER.unpack_from(request)
+        _, opcode, unique, node, *self.owner, _, _ = HEADER.unpack_from(request)
         if opcode in SILENT:
             return None
         try:
@@ -76,8 +83,18 @@ class Disk:
         # Nothing is cached: each look at a file asks the daemon, as on a file system that other nodes write.
         return ENTRY.pack(node, 0, 0, 0, 0, 0) + attr
 
+    def flush(self, path: str, body: bytes) -> bytes:
+        if self.stops_at_close:
+            self.stops_at_close = False
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return b""
+
+    def stop_at_close(self, *_: object) -> None:
+        self.stops_at_close = True
+
     def make(self, path: str, act: Callable[[str], None]) -> bytes:
         act(path)
+        os.lchown(path, *self.owner)
         return self.build_entry(path)
 
     def symlink(self, path: str, body: bytes) -> bytes:
@@ -87,6 +104,7 @@ class Disk:
     def create(self, path: str, body: bytes) -> bytes:
         new = join(path, body[16:])
         opened = build_open(os.open(new, (int_at(body, 0) & OPEN_FLAGS) | os.O_CREAT, int_at(body, 4)))
+        os.lchown(new, *self.owner)
         return self.build_entry(new) + opened
 
     def rename(self, path: str, body: bytes, start: int) -> bytes:
@@ -173,8 +191,10 @@ def main(backing: str, mountpoint: str) -> None:
     )
     if any(steps):
         sys.exit(f"cannot mount: {os.strerror(ctypes.get_errno())}")
-    print("up", flush=True)
     disk = Disk(backing)
+    signal.signal(signal.SIGUSR1, disk.stop_at_close)
+    signal.siginterrupt(signal.SIGUSR1, False)
+    print("up", flush=True)
     while True:
         try:
             answer = disk.answer(os.read(device, 1 << 18))

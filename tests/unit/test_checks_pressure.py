@@ -2,8 +2,10 @@
 
 import pytest
 
-from retinue.checks.ledger import RATED, ErrorRates, Ledger
+from retinue.checks.ledger import FIRST, RATED, ErrorRates, Ledger
 from retinue.checks.pressure import KEPT_S, Pressure, Sample, compute_queue, find_deadline, parse_running
+from retinue.checks.tally import Tally
+from retinue.terms.outcome import Outcome, OutcomeKind
 
 
 def feed(pressure: Pressure, rows: list[tuple[float, float, float | None]]) -> list[bool]:
@@ -153,5 +155,25 @@ def test_a_verifier_is_warned_about_once_when_it_passes_one_in_five_and_again_af
 
 def test_too_few_checks_of_a_verifier_warn_of_nothing() -> None:
     rates = ErrorRates()
-    assert [rates.note("new", True) for _ in range(RATED - 1)] == [None] * (RATED - 1)
+    assert rates.note("new", False) is None
+    assert [rates.note("new", True) for _ in range(RATED - 2)] == [None] * (RATED - 2)
     assert rates.note("new", True) is not None
+
+
+def test_a_verifier_that_raised_on_each_of_its_first_ten_responses_is_warned_about_then_and_once() -> None:
+    rates = ErrorRates()
+    assert [rates.note("new", True) for _ in range(FIRST - 1)] == [None] * (FIRST - 1)
+    assert "raised on 10 of its last 10" in str(rates.note("new", True))
+    assert rates.warned == {"new"}
+    assert [rates.note("new", True) for _ in range(2 * RATED)] == [None] * 2 * RATED
+
+
+def test_a_fault_of_the_verifier_itself_is_warned_about_the_first_time_whatever_the_outcome() -> None:
+    killed, rejected = (
+        Outcome(outcome=kind, score=score, verifier="mine", reason="returned nothing")
+        for kind, score in ((OutcomeKind.KILLED, 0.0), (OutcomeKind.REJECTED, None))
+    )
+    for outcome in (killed, rejected):
+        tally = Tally()
+        assert tally.note(outcome, is_error=False, is_bug=True) == "verifier 'mine' is broken: returned nothing"
+        assert tally.note(outcome, is_error=False, is_bug=True) is None

@@ -1,12 +1,13 @@
 """Whose fault a failed exchange was."""
 
 import errno
+import ssl
 
 import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
-from retinue.gateway.faults import BLAMES, Blame, translate_error
+from retinue.gateway.faults import BLAMES, CAUSE_CHARS, Blame, Fault, build_fault, parse_fault, translate_error
 
 KEY = ConnectionKey("127.0.0.1", 1, False, True, None, None, None)
 
@@ -51,3 +52,31 @@ def test_a_connect_timeout_is_not_a_broken_exchange() -> None:
 def test_the_cause_never_quotes_what_was_exchanged() -> None:
     fault = translate_error(aiohttp.ClientPayloadError("secret body"))
     assert "secret" not in str(fault)
+
+
+def test_openssls_numbers_are_not_taken_for_a_shortage_of_ours() -> None:
+    """SSL_ERROR_SSL is 1, and so is EPERM."""
+    refused = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] certificate required (_ssl.c:2580)")
+    later = aiohttp.ClientOSError(1, str(refused))
+    later.__cause__ = refused
+    assert translate_error(aiohttp.ClientConnectorSSLError(KEY, refused)).blame is Blame.UNREACHED
+    assert translate_error(refused).blame is Blame.BROKEN
+    assert translate_error(later).blame is Blame.BROKEN
+    wrong = ssl.SSLCertVerificationError("expected node 'n2', met agent 'n3' of run 'r'")
+    fault = translate_error(aiohttp.ClientConnectorCertificateError(KEY, wrong))
+    assert fault.blame is Blame.UNREACHED
+    assert "expected node 'n2', met agent 'n3'" in str(fault)
+
+
+@pytest.mark.parametrize("blame", list(Blame))
+def test_a_fault_travels_between_gateways_as_one_line(blame: Blame) -> None:
+    said = build_fault(Fault(blame, "caf\u00e9\r\nX-Forged: 1 " + "x" * 9000))
+    assert "\r" not in said and "\n" not in said and said.isascii()
+    told = parse_fault(said)
+    assert told.blame is blame
+    assert str(told).startswith("caf???X-Forged: 1 xx")
+    assert len(str(told)) == CAUSE_CHARS
+
+
+def test_what_another_version_says_counts_as_broken() -> None:
+    assert parse_fault("vanished for good").blame is Blame.BROKEN

@@ -1,5 +1,7 @@
 """Templates: parameters and their mistakes, what lies over what, and whose line is shown."""
 
+from pathlib import Path
+
 import pytest
 
 from retinue.errors import ManifestError
@@ -7,6 +9,7 @@ from retinue.manifest.load import check_manifest, load_manifest
 from retinue.manifest.schema import Manifest, Service
 from retinue.manifest.template import Shelf, parse_template
 
+SHIPPED = Path(__file__).parents[2] / "templates"
 HEAD = "retinue: 1\nrun: {name: x}\n"
 
 SERVER = """\
@@ -15,12 +18,15 @@ description: a server
 kind: judge
 parameters:
   model: {type: path, required: true, description: where the weights are}
-  threads: {type: integer, default: 2}
-  wait: {type: duration, default: 5s}
+  threads: {type: integer, default: 2, min: 1}
+  wait: {type: duration, default: 5s, min: 50ms, max: 10m}
   ratio: {type: number, default: 0.5}
   verbose: {type: boolean, default: false}
   flags: {type: list, default: []}
   mode: {type: string, choices: [fast, exact]}
+  size: {type: size, min: 1MiB, max: 1TiB}
+  share: {type: number, min: 0.1, max: 1, description: how much of it}
+  names: {type: list, pattern: "[a-z]+=[a-z]+", example: a=b}
   limits.disk: {type: size, default: 1GiB}
 service:
   command: [serve, "{with.model}", "{with.flags}", "-t{with.threads}", "{port}", "{{with.model}}"]
@@ -99,6 +105,25 @@ PARAMETERS = [
         ],
     ),
     (
+        "{template: server, with: {model: /m, threads: 0, wait: 0s, size: 1023KiB, share: 0.05, names: [a=b, 'a b']}}",
+        [
+            "m:4:52: services.a.with.threads: must be at least 1, not '0'",
+            "m:4:61: services.a.with.wait: must be at least 50ms, not '0s'; it is from 50ms to 10m",
+            "m:4:71: services.a.with.size: must be at least 1MiB, not '1023KiB'; it is from 1MiB to 1TiB",
+            "m:4:87: services.a.with.share: must be at least 0.1, not '0.05'; it is from 0.1 to 1",
+            "m:4:100: services.a.with.names: 'a b' has no meaning here; write it like 'a=b'",
+        ],
+    ),
+    (
+        "{template: server, with: {model: /m, threads: -3, wait: 11m, size: 2TiB, share: 1.01}}",
+        [
+            "m:4:52: services.a.with.threads: must be at least 1, not '-3'",
+            "m:4:62: services.a.with.wait: must be at most 10m, not '11m'; it is from 50ms to 10m",
+            "m:4:73: services.a.with.size: must be at most 1TiB, not '2TiB'; it is from 1MiB to 1TiB",
+            "m:4:86: services.a.with.share: must be at most 1, not '1.01'; it is from 0.1 to 1",
+        ],
+    ),
+    (
         "{template: server, with: {model: /m, limits: 1GiB}}",
         ["m:4:51: services.a.with.limits: is a mapping, not '1GiB'"],
     ),
@@ -118,6 +143,48 @@ PARAMETERS = [
 @pytest.mark.parametrize(("service", "expected"), PARAMETERS)
 def test_a_wrong_parameter_is_shown_at_the_manifests_own_line(service: str, expected: list[str]) -> None:
     assert findings(service) == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "given", "what"),
+    [
+        ("checks", "workers: 0", "must be at least 1, not '0'"),
+        ("checks", "timeout: 0s", "must be at least 50ms, not '0s'"),
+        ("checks", "timeout: 1h", "must be at most 20m, not '1h'"),
+        ("checks", "memory: 0B", "must be at least 32MiB, not '0B'"),
+        ("checks", "memory: 0", "'0' has no unit"),
+        ("checks", "queue: 0", "must be at least 1, not '0'"),
+        ("checks", "queue: -1", "must be at least 1, not '-1'"),
+        ("checks", "import_limit: 0s", "must be at least 1s, not '0s'"),
+        ("checks", "startup_budget: 0s", "must be at least 1s, not '0s'"),
+        ("checks", "verifiers: [mine]", "'mine' has no meaning here; write it like 'mine=my_module:check'"),
+        ("checks", "socket: a/b", "'a/b' has no meaning here; write it like 'checks.sock'"),
+        ("http-server", "startup_budget: 0s", "must be at least 1s, not '0s'"),
+    ],
+)
+def test_a_value_that_no_shipped_template_can_use_is_a_finding_at_its_line(
+    template: str, given: str, what: str
+) -> None:
+    text = (SHIPPED / f"{template}.yaml").read_text()
+    more = "    directory: /d\n" if template == "http-server" else ""
+    manifest = f"{HEAD}services:\n  a:\n   template: t\n   with:\n{more}    {given}\n"
+    found = [f.render("m") for f in check_manifest(manifest, lambda directories: shelf(t=text))]
+    line = 8 if more else 7
+    name = given.partition(":")[0]
+    assert len(found) == 1
+    assert found[0].startswith(f"m:{line}:{len(name) + 7}: services.a.with.{name}: ")
+    assert what in found[0]
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_quantity_of_a_shipped_template_has_a_smallest_value(path: Path) -> None:
+    parameters = parse_template(path.read_text(), path.stem, path.name).model.parameters
+    unbounded = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.type in ("integer", "number", "duration", "size") and parameter.min is None
+    ]
+    assert unbounded == []
 
 
 def test_a_bad_placeholder_in_a_parameter_is_shown_where_it_was_written() -> None:
@@ -174,6 +241,30 @@ TEMPLATE_FILES = [
     (
         "parameters: {model: {type: path}}\nservice: {command: ['{with.modle}']}",
         "4:21: service.command[0]: '{with.modle}' is not a parameter; did you mean 'with.model'?",
+    ),
+    (
+        "parameters: {a: {type: integer, min: 2, default: 1}}\nservice: {command: [x]}",
+        "3:50: parameters.a.default: must be at least 2, not '1'",
+    ),
+    (
+        "parameters: {a: {type: duration, min: 5}}\nservice: {command: [x]}",
+        "3:39: parameters.a.min: '5' has no unit; write '5s', '5m' or '5h'",
+    ),
+    (
+        "parameters: {a: {type: size, min: 2KiB, max: 1KiB}}\nservice: {command: [x]}",
+        "3:46: parameters.a.max: 1KiB is below the smallest value, 2KiB",
+    ),
+    (
+        "parameters: {a: {type: string, max: 5}}\nservice: {command: [x]}",
+        "3:37: parameters.a.max: a string has no bounds; integer, number, duration, size have",
+    ),
+    (
+        "parameters: {a: {type: size, pattern: x}}\nservice: {command: [x]}",
+        "3:39: parameters.a.pattern: a size has no pattern; string, path, list have",
+    ),
+    (
+        "parameters: {a: {type: path, pattern: '('}}\nservice: {command: [x]}",
+        "3:39: parameters.a.pattern: does not compile: missing ), unterminated subpattern at position 0",
     ),
     ("service: {command: [x], template: y}", "3:25: service.template: 'template' does not belong in a template"),
 ]

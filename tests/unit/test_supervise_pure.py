@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from retinue.channel.messages import Route
 from retinue.node.environment import extend_no_proxy
+from retinue.plan.records import Plan
 from retinue.supervise.ending import Cause, Ending, find_exit_code
 from retinue.supervise.fleet import Seat
 from retinue.supervise.gateway_port import build_port_candidates
-from retinue.supervise.routes import FALLBACK_COUNT, build_membership
+from retinue.supervise.nodes import Nodes
+from retinue.supervise.routes import FALLBACK_COUNT, RouteBook
 from retinue.supervise.state import RunPhase, RunState
 from retinue.supervise.store import StateStore
 from retinue.supervise.trainer import build_trainer_environment
@@ -61,25 +64,29 @@ def seats_of(world: World, phase: Phase) -> dict[str, Seat]:
     }
 
 
+def build_routes(plan: Plan, phase: Phase, node: str) -> tuple[Route, ...]:
+    names = [node.name for node in plan.allocation.nodes]
+    return RouteBook(plan, seats_of(World(plan), phase), Nodes(names, ())).build(node).routes
+
+
 def test_a_per_node_service_prefers_the_own_node_and_knows_few_others() -> None:
     nodes = tuple(f"n{index}" for index in range(40))
     plan = build_test_plan([service("checks", 40, is_per_node=True)], nodes=nodes)
-    membership = build_membership(plan, seats_of(World(plan), Phase.READY), "n7", 1)
-    backends = membership.routes[0].backends
+    backends = build_routes(plan, Phase.READY, "n7")[0].backends
     assert backends[0].node == "n7"
     assert len(backends) == 1 + FALLBACK_COUNT
 
 
 def test_a_route_without_backends_holds_unless_the_service_was_degraded_away() -> None:
     plan = build_test_plan([service("judge"), service("held", on_exhausted=OnExhausted.HOLD)])
-    routes = build_membership(plan, seats_of(World(plan), Phase.FAILED), "n1", 1).routes
+    routes = build_routes(plan, Phase.FAILED, "n1")
     assert [route.hold_s for route in routes] == [0.0, plan.hold_s]
     assert routes[0].cause.startswith("judge/0 failed")
 
 
 def test_a_starting_service_holds_its_callers() -> None:
     plan = build_test_plan([service("judge")])
-    route = build_membership(plan, seats_of(World(plan), Phase.STARTING), "n1", 1).routes[0]
+    route = build_routes(plan, Phase.STARTING, "n1")[0]
     assert route.hold_s == plan.hold_s
     assert not route.backends
 

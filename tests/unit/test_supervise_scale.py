@@ -10,6 +10,7 @@ from retinue.channel.messages import FromController, Membership, Report
 from retinue.plan.records import Dependency, GroupPlan, Plan, TrainerPlan
 from retinue.supervise.fleet import Seat
 from retinue.supervise.happenings import AgentSaid, Happening
+from retinue.supervise.nodes import Nodes
 from retinue.supervise.recorder import Recorder
 from retinue.supervise.routes import FEWEST_TOLD, RouteBook
 from retinue.supervise.state import RunPhase
@@ -36,8 +37,8 @@ def make_ready(plan: Plan, gone: str = "") -> dict[str, Seat]:
 
 
 def name_backends(plan: Plan, seats: dict[str, Seat]) -> dict[str, list[str]]:
-    book = RouteBook(plan, seats)
-    return {node: [backend.replica for backend in book.build(node)[0].backends] for node in MANY}
+    book = RouteBook(plan, seats, Nodes(MANY, ()))
+    return {node: [backend.replica for backend in book.build(node).routes[0].backends] for node in MANY}
 
 
 def test_every_replica_of_a_large_service_is_told_to_about_as_many_gateways() -> None:

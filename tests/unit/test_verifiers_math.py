@@ -8,7 +8,9 @@ import pytest
 
 from retinue.checks.plugin import Unverifiable
 from retinue.checks.verifiers import math
+from retinue.checks.verifiers.comparable import CHEAP_MAX, count_terms, try_comparing
 from retinue.checks.verifiers.extract import find_boxed, find_nesting
+from retinue.checks.verifiers.reading import read_expression
 from retinue.checks.verifiers.tidy import find_choice, find_digits, split_percent, tidy_latex
 from retinue.terms.record import to_json
 
@@ -74,10 +76,25 @@ def test_twenty_brackets_around_a_number_are_that_number() -> None:
     assert judge(rf"\boxed{{{'(' * 20}7{')' * 20}}}", "7")[0] == 1.0
 
 
-def test_a_response_of_ten_megabytes_is_read_at_its_end_and_says_so() -> None:
-    score, reason = judge("x" * 10_000_000 + r" so \boxed{4}", "4")
+def test_a_long_response_without_a_box_is_read_at_its_end_and_says_so() -> None:
+    score, reason = judge("x" * 10_000_000 + " so it is 4", "4")
     assert score == 1.0
-    assert "last 50,000 characters of 10,000,013 read" in reason
+    assert "last 50,000 characters of 10,000,011 read" in reason
+
+
+@pytest.mark.parametrize(
+    ("response", "gold", "args"),
+    [
+        ("x" * 60_000 + r" so \boxed{4}", "4", {}),
+        (r"\boxed{4}" + "x" * 60_000, "5", {}),
+        ("x" * 60_000, "4", {"extract": "boxed"}),
+        ("x" * 60_000 + f" so it is {'7' * 400}", "7" * 400, {}),
+    ],
+)
+def test_a_long_response_that_was_searched_whole_does_not_say_that_it_was_not(
+    response: str, gold: str, args: dict[str, Any]
+) -> None:
+    assert "characters of" not in judge(response, gold, **args)[1]
 
 
 def test_a_box_is_found_before_ten_megabytes_of_babble() -> None:
@@ -139,6 +156,35 @@ def test_gold_that_was_not_prepared_is_read_by_the_check() -> None:
     assert math.check(r"\boxed{4}", "4", {}) == (1.0, "'4' equals '4'")
     with pytest.raises(Unverifiable):
         math.check(r"\boxed{4}", {}, {})
+
+
+@pytest.mark.parametrize(
+    ("gold", "is_cheap"),
+    [
+        ("5", True),
+        (r"\frac{3}{4}", True),
+        (r"\frac{\sqrt{3}+1}{2}", True),
+        ("x^2+2x+1", True),
+        (r"3+4\pi i", True),
+        ("2^{60}", True),
+        ("100000000!", False),
+        ("2^{4^{8^{16}}}", False),
+        ("((((x+y)^9+1)^9+1)^9+1)^9", False),
+        (r"\binom{10^{9}}{10^{8}}", False),
+    ],
+)
+def test_a_gold_is_compared_before_the_response_only_when_that_may_be_slow(gold: str, is_cheap: bool) -> None:
+    parsed = read_expression(gold).parsed
+    assert (count_terms(parsed[0]) <= CHEAP_MAX) == is_cheap
+
+
+@pytest.mark.parametrize(
+    "gold", [r"\{1, 10!\}", r"x = 10!", r"(1, 10!]", r"\begin{pmatrix}1&10!\\3&4\end{pmatrix}", "10!"]
+)
+def test_an_expensive_part_of_a_gold_is_found_wherever_it_stands(gold: str) -> None:
+    compared: list[Any] = []
+    try_comparing(read_expression(gold).parsed, lambda part, probe: compared.append(str(part)))
+    assert compared == ["factorial(10)"]
 
 
 def test_no_timer_or_signal_handler_is_ever_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,14 @@ def test_a_plugin_called_like_a_module_of_python_is_not_imported_in_its_place(wr
     assert found.origin not in (None, str(path))
 
 
+@pytest.mark.parametrize("name", ["json", "pytest"])
+def test_a_plugin_that_another_module_of_its_name_hides_is_told_to_take_another(write: Write, name: str) -> None:
+    path = write(name, "def check(response, gold, args): return 1.0\n")
+    told = f"has no function 'check'; it comes before your {path}: give that another name"
+    with pytest.raises(PluginError, match=re.escape(told)):
+        load_verifier("mine", f"{name}:check")
+
+
 def test_a_search_path_that_is_no_directory_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(PermanentError, match="absent"):
         add_search_path([str(tmp_path / "absent")])

@@ -22,12 +22,14 @@ class Admission:
         build_protocol: Callable[[], asyncio.BaseProtocol],
         limit: int = 64,
         handshake_s: float = HANDSHAKE_TIMEOUT_S,
+        tune: Callable[[socket.socket], None] = tune_socket,
     ) -> None:
         self._listener = listener
         self._context = context
         self._build_protocol = build_protocol
         self._limit = limit
         self._handshake_s = handshake_s
+        self._tune = tune
         self._patience_s = 1.0
         self._pending: dict[asyncio.Task[None], float] = {}
         self.refused_count = 0
@@ -65,7 +67,7 @@ class Admission:
 
     async def _shake_hands(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
         try:
-            tune_socket(sock)
+            self._tune(sock)
             await loop.connect_accepted_socket(
                 self._build_protocol,
                 sock,

@@ -6,30 +6,27 @@ warm parent or to its caller. A slot is free as soon as its conversation is over
 
 import asyncio
 import sys
-import time
 import traceback
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
-from retinue.checks.attempt import Attempt, run_attempt
+from retinue.checks.attempt import Attempt
 from retinue.checks.judgement import Judgement, judge_second
-from retinue.checks.ledger import Ledger
-from retinue.checks.ledger_file import LedgerFile
 from retinue.checks.nursery import Nursery
 from retinue.checks.quarantine import Check, Quarantine
 from retinue.checks.queue import FairQueue
 from retinue.checks.records import CheckRequest, Limits
 from retinue.checks.settings import Settings
 from retinue.checks.slots import Slots
+from retinue.checks.standing import Standing
 from retinue.checks.tally import Tally
+from retinue.checks.trying import Trying
 from retinue.checks.warm_link import WARM_ARGV
 from retinue.checks.watch import Watch
 from retinue.terms.outcome import Outcome, OutcomeKind
 from retinue.terms.record import replace
 
 SWEEP_S = 0.5
-WARM_DOWN = "warm_parent_down"
 STOPPING = "service stopping"
 
 
@@ -46,24 +43,19 @@ class Host:
 
     def __init__(self, settings: Settings, warm_argv: Sequence[str] = WARM_ARGV) -> None:
         self.settings = settings
-        self.ledger_file = LedgerFile(Path(settings.ledger_path) if settings.ledger_path else None)
-        self.ledger = Ledger(settings.service, settings.node, self.ledger_file.write)
+        self.standing = Standing(settings)
+        self.ledger = self.standing.ledger
         self.tally = Tally()
         self._slots = Slots(settings.workers)
         self.is_stopping = False
-        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Set when its own clockwork broke: better no service than one whose deadlines stand still."""
-        self.broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Set to the cause when a verifier cannot be used and none ever could."""
         self._warm_argv = warm_argv
-        self._said = ""
-        """What was last written about the warm parent."""
         self._queue: FairQueue[Check] = FairQueue(settings.queue, settings.queue_bytes)
         self._busy: set[Check] = set()
         """Those that somebody is at, or that wait to be judged alone."""
         self.nursery = Nursery(settings.config, settings.spares, self._note_warm, warm_argv)
         self.quarantine = Quarantine(self._build_second, self._judge_alone, self._end_task)
         self.watch = Watch(self.ledger)
+        self._trying = Trying(settings.config, self.watch)
 
     @property
     def queued_count(self) -> int:
@@ -133,16 +125,11 @@ class Host:
         if tasks:
             await asyncio.wait(tasks)
 
-    def note_failure(self, task: asyncio.Task[None]) -> None:
-        """Take note of a part that must run for ever and ended: deadlines may stand still from now on."""
-        if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
-            traceback.print_exception(error)
-            self.failed.set_result(type(error).__name__)
-
     async def sweep(self) -> None:
-        """Answer checks that waited too long for a warm parent, until cancelled."""
+        """Answer checks that waited too long for a warm parent, and give signs of life, until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_S)
+            self.standing.note_life()
             for check in self._queue.take_where(self._is_out_of_patience):
                 self._finish_infra(check, "no warm parent", self.nursery.cause)
 
@@ -184,28 +171,13 @@ class Host:
             self._finish(check, judge_second(OutcomeKind.KILLED, check.suspicion, attempt.judgement.reason), attempt)
 
     async def _try(self, check: Check, nursery: Nursery) -> Attempt | None:
-        """Show the response to one child; gold and arguments may need two. None: no child came in time."""
-        first = ""
-        while True:
-            child = await nursery.take(lambda: self._find_patience(check, nursery))
-            if child is None:
-                return None
-            try:
-                attempt = await run_attempt(
-                    child,
-                    check.request,
-                    check.limits,
-                    self.watch,
-                    free=lambda: self._free(check),
-                    step_aside=lambda: self._step_aside(check),
-                )
-            finally:
-                child.close()
-            if attempt.judgement.kind is not None or attempt.saw_response:
-                return attempt
-            if first:
-                return Attempt(judge_second(OutcomeKind.INFRA_FAILED, first, attempt.judgement.reason))
-            first = attempt.judgement.reason
+        return await self._trying.run(
+            check,
+            nursery,
+            patience=lambda: self._find_patience(check, nursery),
+            free=lambda: self._free(check),
+            step_aside=lambda: self._step_aside(check),
+        )
 
     def _end_task(self, check: Check, task: asyncio.Task[None]) -> None:
         """Give back what the task held; a fault in our own code is one check's `infra_failed`, never silence."""
@@ -234,7 +206,8 @@ class Host:
             service=self.settings.service,
             event=(event or judgement.reason) if is_ours else "",
         )
-        warning = self.tally.note(outcome, judgement.is_error, check.request.verifier in self.settings.config.verifiers)
+        is_known = check.request.verifier in self.settings.config.verifiers
+        warning = self.tally.note(outcome, judgement.is_error, is_known, judgement.is_bug)
         if warning is not None:
             print(f"retinue checks: warning: {warning}", file=sys.stderr, flush=True)
         check.outcome.set_result(outcome)
@@ -275,17 +248,7 @@ class Host:
         return Nursery(self.settings.config, 1, lambda: None, self._warm_argv)
 
     def _note_warm(self) -> None:
-        if self.nursery.down_since_s is None:
-            self.ledger.end(WARM_DOWN, time.time())
-        elif self.nursery.ever_warm and not self.is_stopping:
-            self.ledger.begin(WARM_DOWN, time.time(), self.nursery.cause)
-        if self.nursery.is_broken and not self.nursery.ever_warm and not self.broken.done():
-            self.broken.set_result(self.nursery.cause)
-        down = self.nursery.down_since_s is not None
-        state = f"down: {self.nursery.cause}" if down else f"warm ({self.nursery.rung})"
-        if state != self._said and not self.is_stopping:
-            print(f"retinue checks: warm parent {state}", file=sys.stderr, flush=True)
-        self._said = state
+        self.standing.note_warm(self.nursery, self.is_stopping)
 
 
 @asynccontextmanager
@@ -294,7 +257,7 @@ async def open_host(settings: Settings, warm_argv: Sequence[str] = WARM_ARGV) ->
     host = Host(settings, warm_argv)
     clockwork = [asyncio.create_task(work) for work in (host.nursery.run(), host.watch.run(), host.sweep())]
     for task in clockwork:
-        task.add_done_callback(host.note_failure)
+        task.add_done_callback(host.standing.note_failure)
     try:
         yield host
     finally:
@@ -303,5 +266,4 @@ async def open_host(settings: Settings, warm_argv: Sequence[str] = WARM_ARGV) ->
         for task in clockwork:
             task.cancel()
         await asyncio.wait(clockwork)
-        host.ledger.end_all(time.time())
-        host.ledger_file.close()
+        host.standing.end()

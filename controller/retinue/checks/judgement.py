@@ -60,6 +60,8 @@ class Judgement(Record, frozen=True):
     score: float | None = None
     is_error: bool = False
     """The verifier raised on this response."""
+    is_bug: bool = False
+    """What it raised has its cause in the verifier, as far as the child can be believed."""
 
 
 def judge_response(end: End, limits: Limits) -> Judgement:
@@ -103,11 +105,22 @@ def judge_second(kind: OutcomeKind, first: str, second: str) -> Judgement:
     return Judgement(kind, f"twice: {reason}", 0.0 if kind is OutcomeKind.KILLED else None)
 
 
+def judge_rehearsal(judgement: Judgement) -> Judgement | None:
+    """Say what an empty response, tried before the real one was seen, says about the verifier; None: nothing.
+
+    Only what the policy had no part in may be called the request's fault: this depends on gold and args alone.
+    """
+    if not judgement.is_bug:
+        return None
+    return Judgement(OutcomeKind.REJECTED, f"the verifier fails on an empty response: {judgement.reason}", is_bug=True)
+
+
 def _judge_result(judged: Judged, end: End, limits: Limits) -> Judgement:
     if end.cpu_s > limits.cpu_s:
         return _zero(OutcomeKind.TIMED_OUT, f"ran past its CPU limit of {limits.cpu_s:g} s")
     if judged.error is not None:
-        return Judgement(OutcomeKind.KILLED, f"the verifier raised: {judged.error}", 0.0, is_error=True)
+        reason = f"the verifier raised: {judged.error}"
+        return Judgement(OutcomeKind.KILLED, reason, 0.0, is_error=True, is_bug=judged.is_bug)
     return Judgement(OutcomeKind.SCORED, judged.reason, judged.score)
 
 

@@ -36,10 +36,15 @@ def judge(verifier: Verifier, response: str, gold: Any, args: dict[str, Any], li
 
     Shape:  a finite score and a reason, or score 0.0 and the error in words.
     """
+    answer: Any = None
+    is_answered = False
     try:
-        score, reason = _read_score(verifier(response, gold, args))
+        answer = verifier(response, gold, args)
+        is_answered = True
+        score, reason = _read_score(answer)
     except BaseException as error:  # noqa: BLE001 - nothing that a response does may look like our fault
-        return Judged(nonce="", score=0.0, error=_describe(error, limit_bytes))
+        is_bug = isinstance(error, TypeError) if is_answered else isinstance(error, ImportError)
+        return Judged(nonce="", score=0.0, error=_describe(error, limit_bytes), is_bug=is_bug)
     return Judged(nonce="", score=score, reason=cut_text(reason, limit_bytes))
 
 

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from retinue.checks.doors import BACKLOG, Doors, name_socket
 from retinue.checks.host import open_host
-from retinue.checks.ledger_file import find_ledger_path
+from retinue.checks.ledger_file import find_ledger_path, find_sign_path
 from retinue.checks.plugins import BUILTIN
 from retinue.checks.records import Limits, WarmConfig
 from retinue.checks.server import Desk
@@ -69,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME=MODULE:FUNCTION", help="verifiers of your own",
     )  # fmt: skip
     add("--plugin-path", action="extend", nargs="*", default=[], metavar="DIR", help="where to import verifiers from")
+    add("--import-limit", type=_typed(parse_duration), default=180.0, help="how long one verifier may take to load")
     add("--exit-when-broken", action="store_true", help="exit 3 when a verifier cannot be used at the first start")
     return parser
 
@@ -98,6 +99,7 @@ def build_settings(words: argparse.Namespace, env: Mapping[str, str]) -> Setting
         path=[str(Path(directory).absolute()) for directory in words.plugin_path],
         limits=Limits(wall_s=words.timeout, cpu_s=words.timeout, memory_bytes=words.memory),
         hide=hide,
+        import_limit_s=words.import_limit,
     )
     return Settings(
         config=config,
@@ -107,6 +109,7 @@ def build_settings(words: argparse.Namespace, env: Mapping[str, str]) -> Setting
         node=env.get("RETINUE_NODE", "") or socket.gethostname(),
         incarnation=f"{replica}#{env.get('RETINUE_INCARNATION', '')}" if replica else "",
         ledger_path=str(find_ledger_path(env) or ""),
+        sign_path=str(find_sign_path(env) or ""),
     )
 
 
@@ -127,7 +130,7 @@ async def serve(
                 await site.start()
             names = ", ".join(name_socket(sock) for sock in doors.sockets)
             print(f"retinue checks: listening on {names}", file=sys.stderr, flush=True)
-            reasons = [told, host.failed, *([host.broken] if exits_when_broken else [])]
+            reasons = [told, host.standing.failed, *([host.standing.broken] if exits_when_broken else [])]
             await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
             for site in sites:
                 await site.stop()
@@ -137,7 +140,7 @@ async def serve(
             doors.close()
     if told.done():
         return 0
-    return RetinueError.exit_code if host.failed.done() else BROKEN_EXIT
+    return RetinueError.exit_code if host.standing.failed.done() else BROKEN_EXIT
 
 
 def _tell(told: asyncio.Future[str]) -> None:

@@ -13,7 +13,9 @@ from retinue.checks.spare import Child
 from retinue.checks.warm_link import WARM_ARGV, WarmLink
 
 START_LIMIT_S = 180.0
-"""Imports from a cold shared file system take minutes."""
+"""Before it says what it loads, and between two such words."""
+LOAD_GRACE_S = 5.0
+"""Beyond the limit of an import: it says itself where it hangs, unless it hangs in C."""
 STUCK_S = 10.0
 """Spares are wanted and none came for so long: it hangs, or cannot fork."""
 STABLE_S = 30.0
@@ -41,7 +43,10 @@ class Nursery:
         self._link: WarmLink | None = None
         self.launches = 0
         self.down_since_s: float | None = asyncio.get_running_loop().time()
-        """Loop clock; None while it is warm and gives spares."""
+        """When that was noticed; loop clock. None while it is warm and gives spares."""
+        self.wrong_since_s = self.down_since_s
+        """Since when no child came: before that, when it was found stuck; loop clock."""
+        self._stuck_since_s: float | None = None
         self.cause = "it has not been warm yet"
         """Why it is down, in words."""
         self.is_broken = False
@@ -112,30 +117,36 @@ class Nursery:
         return wanted.result() if wanted.done() else None
 
     async def _run_once(self) -> None:
-        loop = asyncio.get_running_loop()
         self.launches += 1
         try:
             self._link = link = WarmLink(self._config, self._hear, self._argv)
         except OSError as error:
             self._go_down(f"it cannot be started: {error.strerror}")
             return
-        began_s = loop.time()
+        self._stuck_since_s = None
         link.keep(self._spares)
         try:
             while not link.lost.done():
                 await asyncio.wait([link.lost], timeout=LOOK_S)
-                self._check_silence(link, began_s)
+                self._check_silence(link)
         finally:
             link.kill("the service stops")
             await asyncio.wait([link.reaped], timeout=REAP_S)
         self._hear()
 
-    def _check_silence(self, link: WarmLink, began_s: float) -> None:
+    def _check_silence(self, link: WarmLink) -> None:
         now_s = asyncio.get_running_loop().time()
-        if link.warmed is None:
-            if now_s - began_s > START_LIMIT_S:
+        since_s = max(link.last_spare_s, self._hungry_since_s)
+        if link.warmed is None and link.loading is not None:
+            limit_s = self._config.import_limit_s
+            if now_s - link.last_word_s > limit_s + LOAD_GRACE_S:
+                link.blame(f"was not done after {limit_s:g} s")
+                link.kill(f"{link.loading.verifier!r} was not loaded after {limit_s:g} s")
+        elif link.warmed is None:
+            if now_s - link.last_word_s > START_LIMIT_S:
                 link.kill(f"it was not warm after {START_LIMIT_S:g} s")
-        elif self._waiting and now_s - max(link.last_spare_s, self._hungry_since_s) > STUCK_S:
+        elif self._waiting and now_s - since_s > STUCK_S:
+            self._stuck_since_s = since_s
             link.kill(f"it gave no child for {STUCK_S:g} s")
 
     def _hear(self) -> None:
@@ -164,4 +175,5 @@ class Nursery:
         self.cause = cause
         if self.down_since_s is None:
             self.down_since_s = asyncio.get_running_loop().time()
+            self.wrong_since_s = self._stuck_since_s or self.down_since_s
         self._on_change()

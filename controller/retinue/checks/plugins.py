@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self, cast
 
+from retinue.checks.overdue import Overdue
 from retinue.checks.plugin import Verifier
 from retinue.errors import PermanentError
 
@@ -116,7 +117,7 @@ def describe_failure(error: BaseException, module: str) -> str:
             return f"{error.name} is not installed; pip install 'retinue[checks]'"
         if module == error.name or module.startswith(error.name + "."):
             return f"there is no module {error.name!r} in {_list_search_path()}; add its directory to plugin_path"
-    what = traceback.format_exception_only(error)[-1].strip()
+    what = str(error) if isinstance(error, Overdue) else traceback.format_exception_only(error)[-1].strip()
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: {what}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
@@ -140,7 +141,22 @@ def _describe_missing(module: ModuleType, function: str) -> str:
     callables = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
     near = difflib.get_close_matches(function, callables, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
+    shadowed = _find_shadowed(module)
+    if shadowed:
+        hint = f"; it comes before your {shadowed}: give that another name"
     return f"module {module.__name__!r} ({where}) has no function {function!r}{hint}"
+
+
+def _find_shadowed(module: ModuleType) -> str:
+    """Find a file of that name further down the search path: most likely the one that was meant."""
+    top = module.__name__.partition(".")[0]
+    # A package under way has a spec; a module that a plugin put into sys.modules by hand may have none.
+    origin = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
+    for directory in sys.path:
+        for path in (Path(directory or ".") / f"{top}.py", Path(directory or ".") / top / "__init__.py"):
+            if path.is_file() and str(path.resolve()) != str(Path(origin or "/").resolve()):
+                return str(path)
+    return ""
 
 
 def _check_signature(name: str, target: str, function: Any, parameters: str, what: str = "") -> None:

@@ -53,6 +53,14 @@ class Warmed(FromWarm, frozen=True, tag=True):
     """`namespaces`, or what is weaker and why."""
 
 
+class Loading(FromWarm, frozen=True, tag=True):
+    """What it does next, so that whoever ends it, or hangs, has a name."""
+
+    verifier: str
+    step: str
+    """`import` or `warm`."""
+
+
 class Broken(FromWarm, frozen=True, tag=True):
     """A verifier cannot be imported or exercised: the service must not become ready."""
 
@@ -98,6 +106,8 @@ class WarmConfig(Record, frozen=True):
     """The service's: what a child may use at most; `Prepare.limits` only lowers them."""
     hide: list[str] = []
     """Directories and files no check may see (run directory, node directory), beside home, /tmp, /run, /proc, ..."""
+    import_limit_s: float = 180.0
+    """How long one verifier may take to be imported, and again to warm up; a cold shared file system takes minutes."""
     rung: str = ""
     """`fallback`: do not try namespaces (tests, an escape hatch)."""
 
@@ -148,3 +158,5 @@ class Judged(Record, frozen=True):
     reason: str = ""
     error: str | None = None
     """The verifier raised on this response: outcome `killed`, counted for the warning at 20 % of 50."""
+    is_bug: bool = False
+    """The error is one of the verifier itself: nothing to import, or no score was returned."""

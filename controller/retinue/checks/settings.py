@@ -32,6 +32,13 @@ class Settings(Record, frozen=True):
     """`checks/0#2`."""
     ledger_path: str = ""
     """File of the run that outages are appended to; empty outside a run."""
+    sign_path: str = ""
+    """File in the node directory that is touched while the host lives; empty outside a run."""
+
+    @property
+    def replica(self) -> str:
+        """`checks/0`; empty outside a run."""
+        return self.incarnation.partition("#")[0]
 
     @property
     def limits(self) -> Limits:

@@ -28,7 +28,7 @@ class Tally:
         self.rates = ErrorRates()
         self._mean_s = FIRST_GUESS_S
 
-    def note(self, outcome: Outcome, is_error: bool, is_known: bool = True) -> str | None:
+    def note(self, outcome: Outcome, is_error: bool, is_known: bool = True, is_bug: bool = False) -> str | None:
         """Count one outcome; returns a warning about its verifier when there is news.
 
         Shape:  verifiers that do not exist are counted together: callers invent names without end.
@@ -37,9 +37,10 @@ class Tally:
         self.wall_s += outcome.wall_s
         self.cpu_s += outcome.cpu_s
         self._mean_s += SMOOTHING * (outcome.wall_s - self._mean_s)
+        bug = self.rates.note_bug(outcome.verifier, outcome.reason) if is_bug else None
         if outcome.outcome in (OutcomeKind.REJECTED, OutcomeKind.INFRA_FAILED):
-            return None
-        return self.rates.note(outcome.verifier, is_error)
+            return bug
+        return self.rates.note(outcome.verifier, is_error) or bug
 
     def retry_after_s(self, waiting: int, workers: int) -> int:
         """Guess when there is room again; whole seconds, as `Retry-After` has them."""

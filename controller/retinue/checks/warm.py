@@ -21,9 +21,10 @@ from retinue.checks.jail.choice import choose_jail
 from retinue.checks.jail.namespaces import enter_namespaces
 from retinue.checks.jail.root import enter_root
 from retinue.checks.jail.view import HIDDEN_VARIABLES, SHOWN_VARIABLES, build_view
+from retinue.checks.overdue import limit_time
 from retinue.checks.plugin import Verifier
 from retinue.checks.plugins import PluginError, add_search_path, describe_verifier, load_verifier, warm_verifier
-from retinue.checks.records import Broken, FromWarm, WarmConfig, Warmed
+from retinue.checks.records import Broken, FromWarm, Loading, WarmConfig, Warmed
 from retinue.errors import PermanentError
 from retinue.node import kernel
 from retinue.terms.record import DecodeError, from_json, to_json
@@ -100,14 +101,16 @@ def _serve(control: socket.socket, config: WarmConfig) -> None:
     jail = choose_jail(config.limits, build_view(config.hide, os.environ), config.rung != "fallback")
     self_fd = enter_namespaces() if jail.is_namespaced else _stay()
     proc_fd = open_proc(jail)
-    verifiers = _load(config, proc_fd)
+    verifiers = _load(control, config, proc_fd)
     # Only now is it known what Python needs; what is exercised below sees what checks will see.
     view = build_view(config.hide, os.environ)
     if jail.is_namespaced:
         enter_root(view)
     confine_parent(jail)
     for name, verifier in verifiers.items():
-        warm_verifier(name, config.verifiers[name], verifier)
+        control.send(to_json(Loading(name, "warm")))
+        with limit_time(config.import_limit_s):
+            warm_verifier(name, config.verifiers[name], verifier)
         _check_threads(name, config.verifiers[name], proc_fd)
     cell = build_cell(jail, view, config.limits, self_fd, proc_fd)
     _settle()
@@ -121,10 +124,13 @@ def _stay() -> int:
     return -1
 
 
-def _load(config: WarmConfig, proc_fd: int) -> dict[str, Verifier]:
+def _load(control: socket.socket, config: WarmConfig, proc_fd: int) -> dict[str, Verifier]:
     verifiers = {}
     for name, target in config.verifiers.items():
-        verifiers[name] = load_verifier(name, target)
+        # Said before, because it may be the last that is heard: an import can end this process.
+        control.send(to_json(Loading(name, "import")))
+        with limit_time(config.import_limit_s):
+            verifiers[name] = load_verifier(name, target)
         _check_threads(name, target, proc_fd)
     return verifiers
 

@@ -5,6 +5,7 @@ Never restarts anything; what it hears and its end are told to whoever started i
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,12 +13,17 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from retinue.checks.records import Broken, Ended, Spare, Want, WarmConfig, Warmed
+from retinue.checks.records import Broken, Ended, Loading, Spare, Want, WarmConfig, Warmed
 from retinue.checks.spare import Child
 from retinue.terms.record import DecodeError, from_json, to_json
 
 PACKET_BYTES = 256 * 1024
 DESCRIPTORS = 2
+LAST_WORDS_S = 2.0
+"""One that hung up while it was loading ends within that, and its exit code says how."""
+SIGNALLED = 128
+"""The warm parent's outer half ends so when its inner half was ended by a signal, as a shell does."""
+STEPS = {"import": "its import", "warm": "its `warm`"}
 KEPT_ENVIRONMENT = (
     "HOME",
     "LANG",
@@ -54,6 +60,10 @@ class WarmLink:
         self._wanted = 0
         self.warmed: Warmed | None = None
         self.broken: Broken | None = None
+        self.loading: Loading | None = None
+        """What it does on the way to being warm."""
+        self.last_word_s = self._loop.time()
+        """When it said something; loop clock."""
         self.spares: deque[Child] = deque()
         self.last_spare_s = self.last_taken_s = self._loop.time()
         self._children: dict[int, Child] = {}
@@ -92,6 +102,11 @@ class WarmLink:
             child.close()
         return None
 
+    def blame(self, what: str) -> None:
+        """Say that the verifier that is being loaded broke it; nothing when none is, or it was said already."""
+        if self.loading is not None and self.warmed is None and self.broken is None:
+            self.broken = Broken(self.loading.verifier, f"{STEPS.get(self.loading.step, self.loading.step)} {what}")
+
     def kill(self, cause: str) -> None:
         """End it, and with it every child."""
         if self._process.returncode is None:
@@ -112,20 +127,30 @@ class WarmLink:
                 self.kill(f"its control socket failed ({error.strerror})")
                 break
             if not packet:
-                self.kill("it closed its control socket")
+                self._hang_up()
                 break
             is_new = True
             self._take_packet(packet, fds)
         if is_new:
             self._on_news()
 
+    def _hang_up(self) -> None:
+        if self.warmed is not None:
+            self.kill("it closed its control socket")
+            return
+        self._loop.remove_reader(self._sock)
+        self._loop.call_later(LAST_WORDS_S, self.kill, "it closed its control socket")
+
     def _take_packet(self, packet: bytes, fds: list[int]) -> None:
         try:
-            message = from_json(packet, Warmed | Broken | Spare | Ended)  # type: ignore[arg-type]
+            message = from_json(packet, Warmed | Broken | Spare | Ended | Loading)  # type: ignore[arg-type]
         except DecodeError as error:
             self.kill(f"it sent what cannot be read ({error})")
             message = None
+        self.last_word_s = self._loop.time()
         match message:
+            case Loading():
+                self.loading = message
             case Spare(number) if len(fds) == DESCRIPTORS:
                 slow = partial(self._say_slow, number)
                 child = Child(number, socket.socket(fileno=fds.pop(0)), fds.pop(), slow)
@@ -154,9 +179,16 @@ class WarmLink:
         # What it said before it died comes first: `Broken`, and how children ended.
         if not self.lost.done():
             self._read()
-        self._lose(f"it ended by signal {-code}" if code < 0 else f"it exited with {code}")
+        self._end(-code if code < 0 else max(code - SIGNALLED, 0), code)
         self.reaped.set_result(None)
         self._on_news()
+
+    def _end(self, signal_number: int, code: int) -> None:
+        words = f"ended by signal {signal_number}" if signal_number else f"exited with {code}"
+        if not self.lost.done() and signal_number != signal.SIGKILL:
+            # A SIGKILL comes from the kernel or from outside; anything else the verifier did.
+            self.blame(f"ended the process, which {words}")
+        self._lose(f"it {words}")
 
     def _lose(self, cause: str) -> None:
         if self.lost.done():

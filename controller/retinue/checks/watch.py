@@ -15,6 +15,7 @@ from retinue.checks.ledger import Ledger
 from retinue.checks.pressure import Period, Pressure, Sample, compute_queue, find_deadline, parse_running
 from retinue.checks.records import Limits
 from retinue.checks.spare import Child
+from retinue.checks.spells import Spells
 from retinue.checks.tree import read_clock, read_tree
 
 TICK_S = 0.1
@@ -52,6 +53,7 @@ class Watch:
         self.pressure = Pressure()
         self.lag_s = 0.0
         """Of the last tick."""
+        self._spells = Spells()
         self._ledger = ledger
         self.running: set[Running] = set()
         """Conversations that are going on."""
@@ -73,7 +75,8 @@ class Watch:
         self.lag_s = lag_s
         surplus = self._look_at_trees(now_s)
         queue = compute_queue(_read_running(), surplus, self._cpus)
-        self._write_down(self.pressure.note(Sample(now_s, lag_s, queue)), now_s)
+        self.pressure.note(Sample(now_s, lag_s, queue))
+        self._write_down(self._spells.note(self.pressure, now_s), now_s)
 
     @contextmanager
     def timed(self, child: Child, limits: Limits, on_slow: Callable[[], None] = _do_nothing) -> Iterator[Running]:
@@ -137,14 +140,14 @@ class Watch:
                 running.on_slow()
         return surplus
 
-    def _write_down(self, period: Period | None, now_s: float) -> None:
-        if period is None:
+    def _write_down(self, spell: Period | None, now_s: float) -> None:
+        if spell is None:
             return
         epoch_s = time.time() - now_s
-        if period.to_s is None:
-            self._ledger.begin(NODE_PRESSURE, period.from_s + epoch_s, period.cause)
+        if spell.to_s is None:
+            self._ledger.begin(NODE_PRESSURE, spell.from_s + epoch_s, spell.cause)
         else:
-            self._ledger.end(NODE_PRESSURE, period.to_s + epoch_s)
+            self._ledger.end(NODE_PRESSURE, spell.to_s + epoch_s)
 
 
 def _read_running() -> int | None:

@@ -12,18 +12,18 @@ from pathlib import Path
 import click
 
 from retinue.cli.become import find_cwd, flush_output
-from retinue.cli.follow import Follower
+from retinue.cli.follow import OVER, EndWatch, Follower, find_log_dirs
 from retinue.cli.options import RUN_ARGUMENT, RUN_OPTION
 from retinue.errors import NotReadyError, UsageError
-from retinue.journal.events import read_events, render_event
-from retinue.journal.rundir import find_attempt, find_run, is_dead
+from retinue.journal.events import EventTail, read_events, render_event
+from retinue.journal.finding import find_attempt, find_run
+from retinue.journal.life import AgeWatch, find_death, measure_age_s
 from retinue.journal.status import Status, describe_age, read_status, render_status
 from retinue.journal.verdict import explain_verdict, read_verdict, render_verdict
 from retinue.terms import run as files
 from retinue.terms.record import to_json, to_pretty_json
 
 POLL_S = 0.3
-DEAD = "the run is dead: its stub is gone and left no verdict; `retinue sweep` ends what it left on its host"
 
 
 def find_attempt_dir(run_name: str | None) -> Path:
@@ -49,18 +49,22 @@ def status(run_name: str | None, as_json: bool) -> None:
     """
     attempt_dir = find_attempt_dir(run_name)
     found = require_status(attempt_dir)
+    age_s = measure_age_s(attempt_dir / files.STATUS)
     if as_json:
-        age = describe_age(time.time() - found.updated_utc)
+        age = describe_age(age_s)
         if age and found.phase != "over":
             click.echo(f"warning: {age}", err=True)
         click.echo(to_pretty_json(found), nl=False)
         return
-    click.echo(render_status(found, time.time()))
+    # Before the verdict is looked for: a run that ends in between is over, not dead.
+    death = find_death(attempt_dir.parent)
+    # Its own clock, moved on by the snapshot's age: this host's may be another.
+    click.echo(render_status(found, found.updated_utc + age_s))
     verdict = read_verdict(attempt_dir / files.VERDICT)
     if verdict is not None:
         click.echo("\n" + render_verdict(verdict))
-    elif is_dead(attempt_dir.parent):
-        click.echo("\n" + DEAD)
+    elif death:
+        click.echo("\n" + death)
 
 
 @click.command()
@@ -73,6 +77,7 @@ def why(run_name: str | None) -> None:
     retinue why 4711             the run of Slurm job 4711
     """
     attempt_dir = find_attempt_dir(run_name)
+    death = find_death(attempt_dir.parent)
     verdict = read_verdict(attempt_dir / files.VERDICT)
     events = read_events(attempt_dir / files.EVENTS)
     if verdict is not None:
@@ -82,9 +87,8 @@ def why(run_name: str | None) -> None:
         return
     found = require_status(attempt_dir)
     unready = [replica for replica in found.replicas if replica.phase not in ("ready", "stopped")]
-    state = DEAD if is_dead(attempt_dir.parent) else f"it is {found.phase}"
-    click.echo(f"run {found.name} has no verdict: {state}")
-    age = describe_age(time.time() - found.updated_utc)
+    click.echo(f"run {found.name} has no verdict: {death or f'it is {found.phase}'}")
+    age = describe_age(measure_age_s(attempt_dir / files.STATUS))
     if age:
         click.echo(f"  {age}")
     for replica in unready:
@@ -108,7 +112,7 @@ def logs(service: str, run_name: str | None, follow: bool, lines: int) -> None:
     retinue logs judge/0 -f      one replica, and what it writes from now on
     """
     attempt_dir = find_attempt_dir(run_name)
-    sources = {name: Follower(directory, find_newest) for name, directory in find_log_dirs(attempt_dir, service)}
+    sources = {name: Follower(directory) for name, directory in find_log_dirs(attempt_dir, service)}
     shows_name = len(sources) > 1
     for name, source in sources.items():
         for line in source.read_tail(lines):
@@ -117,50 +121,29 @@ def logs(service: str, run_name: str | None, follow: bool, lines: int) -> None:
         follow_all(sources, attempt_dir, shows_name)
 
 
-def find_log_dirs(attempt_dir: Path, service: str) -> list[tuple[str, Path]]:
-    """Find the log directories of `SERVICE` or `SERVICE/K`."""
-    name, _, index = service.partition("/")
-    pattern = f"{name}.{index}" if index else f"{name}.*"
-    found = sorted((attempt_dir / files.LOGS).glob(pattern), key=lambda path: int(path.suffix[1:] or 0))
-    if not found:
-        known = sorted({path.stem for path in (attempt_dir / files.LOGS).iterdir()})
-        raise UsageError(f'no logs of "{service}"; there are logs of {", ".join(known) or "no service yet"}')
-    return [(f"{path.stem}/{path.suffix[1:]}", path) for path in found]
-
-
-def find_newest(directory: Path) -> Path | None:
-    """The log of the highest launch number; of a launch that flooded its log, the part that is written now."""
-    parts = [(number, path) for path in directory.glob("launch-*.log") if (number := parse_launch(path)) >= 0]
-    newest = max((number for number, _ in parts), default=-1)
-    return max((path for number, path in parts if number == newest), key=get_written_ns, default=None)
-
-
-def parse_launch(path: Path) -> int:
-    """`launch-3.log`, `launch-3.tail.0.log` -> 3; -1 for anything else."""
-    number = path.name.removeprefix("launch-").partition(".")[0]
-    return int(number) if number.isdigit() else -1
-
-
-def get_written_ns(path: Path) -> tuple[int, bool]:
-    """When it was written last; of two at once the tail follows the head."""
-    return path.stat().st_mtime_ns, ".tail." in path.name
-
-
 def print_line(name: str, line: str, shows_name: bool) -> None:
     click.echo(f"{name} | {line}" if shows_name else line)
 
 
 def follow_all(sources: dict[str, Follower], attempt_dir: Path, shows_name: bool) -> None:
-    """Poll every log until the verdict is there."""
+    """Poll every log until nothing more will come."""
+    watch = EndWatch(attempt_dir)
     while True:
-        is_over = (attempt_dir / files.VERDICT).exists()
+        end = watch.find_end()
         for name, source in sources.items():
             for line in source.read_new():
                 print_line(name, line, shows_name)
         flush_output()
-        if is_over:
+        if end:
+            print_end(end)
             return
         time.sleep(POLL_S)
+
+
+def print_end(end: str) -> None:
+    """Say why nothing more will come, unless the run is over as it should be."""
+    if end not in ("", OVER):
+        click.echo(f"retinue: {end}", err=True)
 
 
 @click.command()
@@ -176,20 +159,19 @@ def events(run_name: str | None, follow: bool, as_json: bool, lines: int) -> Non
     retinue events -f            and whatever happens from now on
     """
     attempt_dir = find_attempt_dir(run_name)
-    path = attempt_dir / files.EVENTS
-    before = read_events(path)
+    journal, watch = EventTail(attempt_dir / files.EVENTS), EndWatch(attempt_dir)
+    before = journal.read_new()
     found = before[-lines:] if lines else []
-    seq = max((line.seq for line in before), default=-1)
     while True:
-        is_over = (attempt_dir / files.VERDICT).exists()
+        end = watch.find_end() if follow else ""
         for line in found:
-            seq = max(seq, line.seq)
             click.echo(to_json(line).decode() if as_json else render_event(line))
         flush_output()
-        if not follow or (is_over and not found):
+        if not follow or (end and not found):
+            print_end(end)
             return
         time.sleep(POLL_S)
-        found = read_events(path, seq)
+        found = journal.read_new()
 
 
 @click.command()
@@ -206,16 +188,15 @@ def gate(services: tuple[str, ...], run_name: str | None, timeout: float) -> Non
     run_name = run_name or os.environ.get("RETINUE_RUN_DIR")
     attempt_dir = find_attempt_dir(run_name)
     until = time.monotonic() + timeout
-    snapshot = Snapshot()
+    snapshot, watch = AgeWatch(attempt_dir / files.STATUS), EndWatch(attempt_dir)
     said = ("", False)
     while True:
         found = require_status(attempt_dir)
-        age = describe_age(snapshot.measure_age_s(found.updated_utc))
+        age = describe_age(snapshot.measure_s())
         waits = find_unready(found, services) or ("a newer snapshot" if age else "")
-        if (attempt_dir / files.VERDICT).exists():
-            raise NotReadyError("the run is over")
-        if is_dead(attempt_dir.parent):
-            raise NotReadyError(DEAD)
+        end = watch.find_end()
+        if end:
+            raise NotReadyError(end)
         if not waits:
             return
         told = waits + (f" ({age})" if age else "")
@@ -225,24 +206,6 @@ def gate(services: tuple[str, ...], run_name: str | None, timeout: float) -> Non
             click.echo(f"waiting for {told}", err=True)
             said = (waits, bool(age))
         time.sleep(POLL_S)
-
-
-class Snapshot:
-    """How old a status file is: an old one says nothing about now.
-
-    By the clock at first; once it has changed under our eyes by our own watching: a clock that differs between hosts
-    makes a snapshot look old for ever.
-    """
-
-    def __init__(self) -> None:
-        self._updated_utc: float | None = None
-        self._changed_s: float | None = None
-
-    def measure_age_s(self, updated_utc: float) -> float:
-        if self._updated_utc not in (None, updated_utc):
-            self._changed_s = time.monotonic()
-        self._updated_utc = updated_utc
-        return time.time() - updated_utc if self._changed_s is None else time.monotonic() - self._changed_s
 
 
 def find_unready(found: Status, services: Sequence[str]) -> str:

@@ -12,6 +12,8 @@ from retinue import __version__
 from retinue.cli.inspect_commands import COMMANDS as INSPECT_COMMANDS
 from retinue.cli.manifest_commands import COMMANDS as MANIFEST_COMMANDS
 from retinue.cli.run_commands import COMMANDS as RUN_COMMANDS
+from retinue.cli.submit_commands import COMMANDS as SUBMIT_COMMANDS
+from retinue.cli.top import COMMANDS as TOP_COMMANDS
 from retinue.errors import RetinueError
 from retinue.supervise.stub_fds import open_standard_fds
 
@@ -32,11 +34,11 @@ def cli() -> None:
       retinue check run.yaml                       what is wrong with the manifest, all at once
       retinue plan run.yaml                        who would run where, and why
       retinue run run.yaml -- python train.py      start the services, then the trainer, then clean up
-      retinue status | why | logs SERVICE -f       look at it, from another terminal or a login node
+      retinue top | status | why | logs SERVICE -f look at it, from another terminal or a login node
     """
 
 
-for command in (*RUN_COMMANDS, *MANIFEST_COMMANDS, *INSPECT_COMMANDS):
+for command in (*RUN_COMMANDS, *SUBMIT_COMMANDS, *MANIFEST_COMMANDS, *INSPECT_COMMANDS, *TOP_COMMANDS):
     cli.add_command(command)
 
 

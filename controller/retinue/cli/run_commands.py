@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 
-from retinue.channel.messages import Answer, Ask
-from retinue.channel.operator import ask_controller, read_control
+from retinue.channel.messages import Ask
+from retinue.cli.asking import ask_living_run, try_to_stop
 from retinue.cli.become import become_stub, find_cwd, print_warnings, taken_back_on_failure
 from retinue.cli.detach import start_detached
-from retinue.cli.inspect_commands import DEAD, find_unready
+from retinue.cli.inspect_commands import find_unready
 from retinue.cli.options import MANIFEST, RUN_ARGUMENT, RUN_OPTION
-from retinue.errors import EdgeError, NotReadyError, UsageError
-from retinue.journal.rundir import find_attempt, find_run, is_dead
+from retinue.errors import NotReadyError, UsageError
+from retinue.journal.finding import find_attempt, find_run
+from retinue.journal.life import AgeWatch, LifeWatch
 from retinue.journal.status import Status, describe_age, read_status
 from retinue.journal.verdict import Verdict, read_verdict, render_verdict
 from retinue.supervise.preflight import Prepared, prepare_run
@@ -83,6 +84,7 @@ def up(manifest: Path, run_dir: Path | None, foreground: bool) -> None:
 def wait_until_ready(stub_pid: int, run_dir: Path) -> None:
     """Follow the status file until every service is ready, saying what is waited for."""
     attempt_dir = find_attempt(run_dir)
+    snapshot = AgeWatch(attempt_dir / files.STATUS)
     said = ("", False)
     while not has_ended(stub_pid):
         status = read_status(attempt_dir / files.STATUS)
@@ -92,7 +94,7 @@ def wait_until_ready(stub_pid: int, run_dir: Path) -> None:
             click.echo(f"stop with: retinue down {run_dir}")
             return
         waits = describe_waits(status)
-        age = describe_age(time.time() - status.updated_utc) if status is not None else ""
+        age = describe_age(snapshot.measure_s()) if status is not None else ""
         if (waits, bool(age)) != said:
             click.echo(f"waiting for {waits}" + (f" ({age})" if age else ""), err=True)
             said = (waits, bool(age))
@@ -147,57 +149,22 @@ def stop_and_wait(run_dir: Path, verdict_path: Path, timeout_s: float) -> Verdic
     A run in its first second has no controller yet, and one that is ending has none any more: both are worth waiting.
     """
     until_s = time.monotonic() + timeout_s
+    life = LifeWatch(run_dir)
     is_asked = False
     trouble = ""
     while time.monotonic() < until_s:
+        death = life.find_death()
         verdict = read_verdict(verdict_path)
         if verdict is not None:
             return verdict
         if not is_asked:
             trouble = try_to_stop(run_dir)
             is_asked = not trouble
-        if trouble and is_dead(run_dir):
-            raise NotReadyError(f"{trouble}; the run is dead, `retinue sweep` ends what it left on this host")
+        if death:
+            raise NotReadyError(f"{trouble or 'it was asked to stop'}; {death}")
         time.sleep(POLL_S)
     trouble = trouble or "it was asked to stop"
     raise NotReadyError(f"cannot see a verdict after {timeout_s:g} s ({trouble}); look with `retinue status {run_dir}`")
-
-
-def try_to_stop(run_dir: Path) -> str:
-    """Ask the controller to stop; says why it cannot be asked, or nothing."""
-    try:
-        ask_run(run_dir, Ask("down"))
-    except EdgeError as error:
-        return str(error)
-    return ""
-
-
-def ask_run(run_dir: Path, ask: Ask) -> Answer:
-    """Ask the controller of a run."""
-    return ask_controller(read_control(run_dir / files.CONTROL), ask)
-
-
-def ask_living_run(run_dir: Path, ask: Ask) -> Answer:
-    """Ask the controller of a run that is not over.
-
-    Errors: NotReadyError when nobody answers, with the reason: it ended, it is dead, or its controller is down.
-    """
-    refuse_ended(run_dir)
-    try:
-        return ask_run(run_dir, ask)
-    except EdgeError as error:
-        # It may have ended between the look and the question.
-        refuse_ended(run_dir)
-        raise NotReadyError(str(error)) from None
-
-
-def refuse_ended(run_dir: Path) -> None:
-    """Errors: NotReadyError when the run is over or dead."""
-    verdict = read_verdict(find_attempt(run_dir) / files.VERDICT)
-    if verdict is not None:
-        raise NotReadyError(f"the run is over ({verdict.ended_by}: {verdict.cause})")
-    if is_dead(run_dir):
-        raise NotReadyError(DEAD)
 
 
 @click.command()

@@ -74,13 +74,14 @@ class Retinue:
         return client
 
     async def __aenter__(self) -> "Retinue":
+        self._pools.check_open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Close this event loop's idle connections; calls after it open new ones."""
+        """Close this event loop's idle connections; what runs goes on, and new calls in this loop are refused."""
         await self._pools.close()
 
     async def check(
@@ -99,7 +100,7 @@ class Retinue:
 
         Units:  timeout_s: the check's own limit, None: the verifier's; deadline_s: this call's, None: three times
                 the check's limit and the run's hold.
-        Errors: TypeError, ValueError, UsageError for wrong arguments; nothing for an outage.
+        Errors: TypeError, ValueError, UsageError for wrong arguments or a closed client; nothing for an outage.
         """
         question = check_question(Check(verifier, response, gold, {} if args is None else args, timeout_s, rollout_id))
         check_seconds(deadline_s, "deadline_s")
@@ -115,6 +116,7 @@ class Retinue:
                 times the longest check's limit and the run's hold.
         Errors: as `check`, before anything is sent, with the row's number.
         """
+        self._pools.check_open()
         check_seconds(deadline_s, "deadline_s")
         questions = check_questions(checks)
         self._find_url(service)
@@ -125,6 +127,7 @@ class Retinue:
 
         Errors: UsageError outside a run; TransientError when the file cannot be read.
         """
+        self._pools.check_open()
         return dict(self._read_endpoints().services)
 
     async def gate(self, services: Iterable[str] = (), timeout_s: float = GATE_S) -> None:
@@ -132,6 +135,7 @@ class Retinue:
 
         Errors: NotReadyError names what is not ready, or that the run is over; UsageError for a service that is not.
         """
+        self._pools.check_open()
         check_seconds(timeout_s, "timeout_s")
         names = (services,) if isinstance(services, str) else tuple(services)
         unready = ["an answer of the file system"]

@@ -16,7 +16,7 @@ from retinue.client.endpoints import Endpoint
 from retinue.client.question import Check
 from retinue.client.rollouts import GATE_S, Retinue
 from retinue.client.site import CHECKS, HOLD_OUTSIDE_S
-from retinue.errors import PermanentError
+from retinue.errors import PermanentError, UsageError
 from retinue.terms.outcome import Outcome
 
 T = TypeVar("T")
@@ -47,15 +47,18 @@ class SyncRetinue:
     def _start(self, retinue: Retinue) -> None:
         self._retinue = retinue
         self._loops: dict[int, _LoopThread] = {}
+        self._is_closed = False
 
     def __enter__(self) -> "SyncRetinue":
+        self._check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End calls that run, close the connections and end the thread; calls after it start another."""
+        """End calls that run, close the connections and end the thread; calls after it are refused."""
+        self._is_closed = True
         thread = self._loops.pop(os.getpid(), None)
         if thread is not None:
             thread.stop(self._retinue)
@@ -73,6 +76,7 @@ class SyncRetinue:
         deadline_s: float | None = None,
     ) -> Outcome:
         """Check one response, as `Retinue.check` does."""
+        self._check_open()
         return self._run(
             self._retinue.check(
                 verifier,
@@ -90,14 +94,17 @@ class SyncRetinue:
         self, checks: Iterable[Check | Mapping[str, Any]], *, service: str = CHECKS, deadline_s: float | None = None
     ) -> Iterator[tuple[int, Outcome]]:
         """Check many, as `Retinue.check_many` does; leaving the loop early ends what is not finished."""
+        self._check_open()
         return self._drain(self._retinue.check_many(checks, service=service, deadline_s=deadline_s))
 
     def endpoints(self) -> dict[str, Endpoint]:
         """Return the run's services as they are now, as `Retinue.endpoints` does."""
+        self._check_open()
         return self._retinue.endpoints()
 
     def gate(self, services: Iterable[str] = (), timeout_s: float = GATE_S) -> None:
         """Wait until services are ready, as `Retinue.gate` does."""
+        self._check_open()
         self._run(self._retinue.gate(services, timeout_s))
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -130,6 +137,10 @@ class SyncRetinue:
         finally:
             if os.getpid() == pid:
                 future.cancel()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise UsageError("cannot call: the client was closed; make another, or call inside its `with`")
 
     def _find_thread(self) -> "_LoopThread":
         # setdefault is atomic: two threads of a child that come here first get the same one.

@@ -3,6 +3,7 @@
 Never holds more than `REPLAY_BYTES` of one request, nor more than the gateway's budget of all.
 """
 
+import socket
 from collections.abc import AsyncIterator
 
 from aiohttp import web
@@ -13,6 +14,7 @@ from retinue.gateway.wire import Refusal
 REPLAY_BYTES = 1024 * 1024
 """Longer bodies are streamed and cannot be sent a second time."""
 
+TCP_ESTABLISHED = 1
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -65,6 +67,14 @@ class RequestBody:
             return
         self._taken_bytes = wanted
         await self._keep()
+
+    def leave(self) -> None:
+        """Leave the body where it is, whatever its length: it is asked for only when a backend takes it.
+
+        Errors: Refusal 417 for an expectation that is not known.
+        """
+        self._wants_continue = _check_expectation(self._request)
+        self._is_streamed = self._request.body_exists
 
     def payload(self) -> bytes | AsyncIterator[bytes] | None:
         """Return what to send now."""
@@ -122,3 +132,15 @@ def _check_expectation(request: web.BaseRequest) -> bool:
     if expectation in ("", "100-continue"):
         return bool(expectation) and request.version >= (1, 1)
     raise Refusal(417, "retinue_bad_request", f"cannot meet the expectation {expectation[:50]!r}")
+
+
+def check_connected(request: web.BaseRequest) -> None:
+    """Raise ConnectionResetError when the client closed its side, whatever it sent before."""
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError
+    client = transport.get_extra_info("socket")
+    # tcp_info begins with the state, linux/tcp.h; CLOSE_WAIT is the client's FIN behind unread bytes.
+    if client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != TCP_ESTABLISHED:
+        transport.abort()
+        raise ConnectionResetError

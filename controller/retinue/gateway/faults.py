@@ -6,6 +6,7 @@ whose fault it was: only a backend's own failures count against it.
 
 import errno
 import os
+import ssl
 from enum import Enum
 
 import aiohttp
@@ -14,6 +15,10 @@ OUR_SHORTAGE = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.EPERM)
 )
 """connect() failed for want of something on this node, which says nothing of the backend."""
+
+
+CAUSE_CHARS = 500
+"""Of a cause that travels in a header."""
 
 
 class Blame(str, Enum):
@@ -54,19 +59,52 @@ BLAMES: tuple[tuple[type[Exception], Blame], ...] = (
 
 def translate_error(error: Exception) -> Fault:
     """Translate whatever the client raised while asking, up to the answer's headers."""
-    number = error.errno if isinstance(error, OSError) else None
+    # OpenSSL's own numbers are no errno.
+    number = error.errno if isinstance(error, OSError) and not is_tls(error) else None
     blame = next(blame for kind, blame in BLAMES if isinstance(error, kind))
     if blame in (Blame.UNREACHED, Blame.BROKEN) and number in OUR_SHORTAGE:
         blame = Blame.OURS
     return Fault(blame, _read_cause(error, number))
 
 
+def is_tls(error: Exception) -> bool:
+    """Tell whether it was TLS that failed, and not the connection below it."""
+    met = (error, error.__cause__, getattr(error, "os_error", None))
+    return any(isinstance(one, ssl.SSLError | ssl.CertificateError) for one in met)
+
+
 def _read_cause(error: Exception, number: int | None) -> str:
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return "connect timed out"
+    if isinstance(error, TimeoutError):
+        return "did not answer in time"
+    if is_tls(error):
+        return _read_tls_cause(error)
     if number is not None:
         return os.strerror(number).lower()
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "closed the connection before it answered"
     # Nothing of the answer itself: it may hold what a log must not.
     return f"unreadable exchange ({type(error).__name__})"
+
+
+def _read_tls_cause(error: Exception) -> str:
+    """Say what TLS said, without the place in OpenSSL's source."""
+    met = next(one for one in (error.__cause__, error) if one is not None)
+    text = getattr(met, "reason", None) or str(met)
+    return f"no TLS with the run's node there: {str(text).lower().replace('_', ' ')}"
+
+
+def build_fault(fault: Fault) -> str:
+    """Say a fault in a header, for the gateway of another node."""
+    words = "".join(letter if letter.isprintable() and letter.isascii() else "?" for letter in str(fault))
+    return f"{fault.blame.value} {words[:CAUSE_CHARS]}"
+
+
+def parse_fault(said: str) -> Fault:
+    """Read what another node's gateway said of its replica; what cannot be read counts as broken."""
+    word, _, cause = said.partition(" ")
+    try:
+        return Fault(Blame(word), cause)
+    except ValueError:
+        return Fault(Blame.BROKEN, "its node's gateway said what this one does not understand")

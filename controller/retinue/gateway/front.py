@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 from aiohttp import web
 
@@ -20,26 +21,30 @@ HELP = (
     ("requests_total", "counter", "Requests that arrived for a service."),
     ("failed_total", "counter", "Requests that ended in a typed error of our side, or were cut off."),
     ("retried_total", "counter", "Times a request was sent again."),
+    ("far_total", "counter", "Requests that other nodes' gateways sent here for replicas of this node."),
     ("held", "gauge", "Requests that wait for a backend."),
     ("replay_bytes", "gauge", "Bytes of request bodies kept for sending again."),
     ("membership_epoch", "gauge", "Epoch of the last membership; -1 before the first."),
 )
 
 
+SERVER_WORDS: dict[str, Any] = {
+    "handler_cancellation": True,
+    "access_log": None,
+    "logger": log,
+    "auto_decompress": False,
+    "read_bufsize": READ_BYTES,
+    "max_line_size": HEADER_BYTES,
+    "max_field_size": HEADER_BYTES,
+}
+"""How requests are read, from clients and from other gateways."""
+
+
 class Door(web.Server):
     """aiohttp's server, told who is at the other end of each connection as it is accepted."""
 
     def __init__(self, front: "Front", doorkeeper: Doorkeeper) -> None:
-        super().__init__(
-            front.answer,
-            handler_cancellation=True,
-            access_log=None,
-            logger=log,
-            auto_decompress=False,
-            read_bufsize=READ_BYTES,
-            max_line_size=HEADER_BYTES,
-            max_field_size=HEADER_BYTES,
-        )
+        super().__init__(front.answer, **SERVER_WORDS)
         self._doorkeeper = doorkeeper
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
@@ -145,7 +150,15 @@ class Front:
         proxy, table = self._proxy, self._proxy.table
         epoch = -1 if table.epoch is None else table.epoch
         counts = proxy.counts
-        values = (counts.requests, counts.failed, counts.retried, proxy.room.count, proxy.budget.used_bytes, epoch)
+        values = (
+            counts.requests,
+            counts.failed,
+            counts.retried,
+            counts.far,
+            proxy.room.count,
+            proxy.budget.used_bytes,
+            epoch,
+        )
         single = [(*words, [("", float(value))]) for words, value in zip(HELP, values, strict=True)]
         usable = {name: sum(slot.is_trusted for slot in s.slots) for name, s in table.services.items()}
         flights = {name: table.in_flight.get(name, 0) for name in table.services}

@@ -19,16 +19,20 @@ from typing import Any
 
 from aiohttp import web
 
-from retinue.channel.join import read_join
+from retinue.channel.context import build_hop_contexts
+from retinue.channel.join import Join, read_join
 from retinue.errors import PermanentError
 from retinue.gateway.caller import Doorkeeper, read_own_uid
 from retinue.gateway.desk import Desk, bind_control
+from retinue.gateway.far import Hop, open_far
+from retinue.gateway.far_door import open_far_door
 from retinue.gateway.front import Door, Front
 from retinue.gateway.hold import HELD_MAX, KEPT_BYTES_MAX, ReplayBudget, WaitingRoom
 from retinue.gateway.notes import install_notes, log
 from retinue.gateway.proxy import Proxy
+from retinue.gateway.pulse import Pulse
 from retinue.gateway.routes import RouteTable
-from retinue.gateway.upstream import open_session
+from retinue.gateway.upstream import open_direct
 
 BACKLOG = 4096
 """Connections that wait while no gateway runs; the kernel caps it at net.core.somaxconn."""
@@ -45,23 +49,42 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--control-fd", type=int)
     parser.add_argument("--control-path", required=True)
     parser.add_argument("--beat-fd", type=int, help="a pipe of the keeper; without one nobody notices a hang")
-    parser.add_argument("--join", required=True, help="the node's join file: the token is in it, never in argv")
+    parser.add_argument("--hop-fd", type=int, help="where other nodes' gateways call; without one there are none")
+    parser.add_argument("--join", required=True, help="the node's join file: token and key are in it, never in argv")
     words = parser.parse_args(argv)
     try:
-        token = read_join(Path(words.join)).token
-        return run_gateway(words.listen_fd, words.control_fd, words.control_path, token, words.beat_fd)
+        join = read_join(Path(words.join))
+        hop = build_hop(words.hop_fd, join) if words.hop_fd is not None else None
+        return run_gateway(words.listen_fd, words.control_fd, words.control_path, join.token, words.beat_fd, hop)
     except (OSError, PermanentError) as error:
         print(f"retinue gateway: cannot start: {error}", file=sys.stderr)
         return PermanentError.exit_code
 
 
+def build_hop(hop_fd: int, join: Join) -> Hop:
+    """Make a gateway's way from and to other nodes out of its node's certificate.
+
+    Errors: PermanentError when the descriptor or the certificate cannot be used.
+    """
+    try:
+        server, client = build_hop_contexts(join.run_id, join.ca_pem, join.cert_pem, join.key_pem)
+        return Hop(socket.socket(fileno=hop_fd), join.node, server, client)
+    except OSError as error:
+        raise PermanentError(f"cannot serve other nodes at descriptor {hop_fd}: {error.strerror or error}") from None
+
+
 def run_gateway(
-    listen_fd: int, control_fd: int | None, control_path: str, token: str, beat_fd: int | None = None
+    listen_fd: int,
+    control_fd: int | None,
+    control_path: str,
+    token: str,
+    beat_fd: int | None = None,
+    hop: Hop | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code.
 
     Shape:  `listen_fd` a bound TCP socket, taken over; `control_fd` a bound unix socket, or None: bind `control_path`;
-            `beat_fd` the non-blocking pipe that is written to once a second, or None.
+            `beat_fd` the non-blocking pipe that is written to once a second, or None; `hop` None: a run of one node.
     Errors: PermanentError when a socket cannot be used.
     """
     install_notes()
@@ -72,7 +95,7 @@ def run_gateway(
     except OSError as error:
         raise PermanentError(f"cannot serve descriptor {listen_fd}: {error.strerror or error}") from None
     with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
-        runner.run(_serve_until_told(listen, control, token, beat_fd))
+        runner.run(_serve_until_told(listen, control, token, beat_fd, hop))
     return 0
 
 
@@ -84,16 +107,17 @@ async def open_gateway(
     own_uid: int | None,
     held_max: int = HELD_MAX,
     kept_bytes_max: int = KEPT_BYTES_MAX,
+    hop: Hop | None = None,
 ) -> AsyncIterator[tuple[Proxy, Desk]]:
-    """Serve on these two sockets while the context lasts.
+    """Serve on these sockets while the context lasts.
 
-    Shape:  `own_uid` None: every caller needs the token.
+    Shape:  `own_uid` None: every caller needs the token; `hop` None: all replicas are this node's.
     """
     room = WaitingRoom(held_max)
     table = RouteTable(on_change=room.wake)
-    doorkeeper = Doorkeeper(token, own_uid)
-    async with open_session() as session:
-        proxy = Proxy(table, room, ReplayBudget(kept_bytes_max), session)
+    doorkeeper, pulse = Doorkeeper(token, own_uid), Pulse()
+    async with open_direct() as session, open_far(hop, table, pulse) as far:
+        proxy = Proxy(table, room, ReplayBudget(kept_bytes_max), session, far)
         front = Front(doorkeeper, proxy)
         desk = Desk(table, front.read_facts)
         runner = web.ServerRunner(Door(front, doorkeeper), shutdown_timeout=END_S)
@@ -102,7 +126,8 @@ async def open_gateway(
         telling = asyncio.create_task(desk.tell_facts())
         try:
             await web.SockSite(runner, listen, backlog=BACKLOG).start()
-            yield proxy, desk
+            async with open_far_door(hop, proxy, pulse, END_S):
+                yield proxy, desk
         finally:
             telling.cancel()
             agents.close()
@@ -110,13 +135,15 @@ async def open_gateway(
             doorkeeper.close()
 
 
-async def _serve_until_told(listen: socket.socket, control: socket.socket, token: str, beat_fd: int | None) -> None:
+async def _serve_until_told(
+    listen: socket.socket, control: socket.socket, token: str, beat_fd: int | None, hop: Hop | None
+) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_note_exception)
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    async with open_gateway(listen, control, token, read_own_uid()), asyncio.TaskGroup() as group:
+    async with open_gateway(listen, control, token, read_own_uid(), hop=hop), asyncio.TaskGroup() as group:
         beating = group.create_task(_beat(beat_fd)) if beat_fd is not None else None
         await told.wait()
         if beating is not None:

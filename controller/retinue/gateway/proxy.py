@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import aiohttp
 from aiohttp import web
 
-from retinue.gateway.bodies import RequestBody
+from retinue.gateway.bodies import RequestBody, check_connected
+from retinue.gateway.far import Far, Outgoing
 from retinue.gateway.faults import Blame, Fault, translate_error
 from retinue.gateway.hold import ReplayBudget, WaitingRoom
 from retinue.gateway.notes import log
@@ -29,8 +30,6 @@ SENDS_MAX = 5
 LOOK_PERIOD_S = 1.0
 """How often a held request whose body waits in the socket is checked for a client that went away."""
 
-TCP_ESTABLISHED = 1
-
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
@@ -44,6 +43,8 @@ class Counts:
     retried: int = 0
     held: int = 0
     """Requests that had to wait for a backend."""
+    far: int = 0
+    """Requests that another node's gateway sent here."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,12 +69,21 @@ class Exchange:
 class Proxy:
     """Everything that requests share."""
 
-    def __init__(self, table: RouteTable, room: WaitingRoom, budget: ReplayBudget, session: aiohttp.ClientSession):
+    def __init__(
+        self,
+        table: RouteTable,
+        room: WaitingRoom,
+        budget: ReplayBudget,
+        session: aiohttp.ClientSession,
+        far: Far | None = None,
+    ) -> None:
+        """`far`: the way to replicas of other nodes; None where there is one node, and all are asked directly."""
         self.table = table
         self.room = room
         self.budget = budget
         self.counts = Counts()
         self._session = session
+        self._far = far
         self._loop = asyncio.get_running_loop()
 
     async def forward(
@@ -129,36 +139,43 @@ class Proxy:
         if exchange.body.is_streamed:
             # Its unread body has paused reading, so the loop does not see the client go.
             wait_s = min(wait_s, LOOK_PERIOD_S)
-            _check_connected(exchange.request)
+            check_connected(exchange.request)
         self.counts.held += not exchange.was_held
         exchange.was_held = True
         await self.room.wait(service, wait_s)
 
     async def _try_slot(self, exchange: Exchange, slot: Slot) -> web.StreamResponse | None:
         """Send the request to one backend and pass its answer on; None when it is to be sent again."""
-        self.table.begin(slot)
-        upstream: aiohttp.ClientResponse | None = None
+        with self.table.count(slot):
+            try:
+                return await self.ask(exchange, slot)
+            except Fault as fault:
+                self._judge(exchange, slot, fault)
+                return None
+
+    async def ask(self, exchange: Exchange, slot: Slot) -> web.StreamResponse:
+        """Send the request to this backend, once, and pass its answer on.
+
+        Errors: Fault when it failed before a byte of an answer was passed on.
+        """
+        upstream = await self._send(exchange, slot)
         try:
-            upstream = await self._send(exchange, slot)
             self.table.answered(slot)
             return await self._relay(exchange, slot, upstream)
-        except Fault as fault:
-            self._judge(exchange, slot, fault)
-            return None
         finally:
-            if upstream is not None:
-                upstream.close()
-            self.table.end(slot)
+            upstream.close()
 
     async def _send(self, exchange: Exchange, slot: Slot) -> aiohttp.ClientResponse:
         headers = build_request_headers(exchange.headers, exchange.service)
         headers.append(("Host", build_authority(slot.backend)))
-        body = exchange.body
+        body, method = exchange.body, exchange.request.method
         if body.is_streamed and body.length is not None:
             headers.append(("Content-Length", str(body.length)))
         try:
+            if self._far is not None and slot.backend.node != self.table.node:
+                return await self._far.send(slot.backend, Outgoing(method, exchange.target, headers, body))
             return await self._session.request(
-                exchange.request.method,
+                method,
                 build_url(slot.backend, exchange.target),
                 headers=headers,
                 data=body.payload(),
@@ -180,7 +197,7 @@ class Proxy:
         message = f"cannot get an answer of {replica}: {fault}"
         if fault.blame is Blame.OURS:
             raise self._lose(service, f"{message} (on the gateway's side)")
-        self._count_failure(slot, str(fault), is_unreached=fault.blame is Blame.UNREACHED)
+        self.count_failure(slot, fault)
         exchange.tried.add(slot)
         if fault.blame is Blame.BROKEN:
             exchange.sends += 1
@@ -225,7 +242,7 @@ class Proxy:
         """End the client's connection so that no client can take the part for the whole."""
         self.counts.failed += 1
         if not exchange.body.is_broken:
-            self._count_failure(slot, str(translate_error(error)), is_unreached=False)
+            self.count_failure(slot, Fault(Blame.BROKEN, str(translate_error(error))))
         log.warning("cut off an answer of %s: it broke off midway", slot.backend.replica)
         transport = exchange.request.transport
         if transport is None:
@@ -234,10 +251,11 @@ class Proxy:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         transport.abort()
 
-    def _count_failure(self, slot: Slot, cause: str, is_unreached: bool) -> None:
-        if slot.failed(self._loop.time(), cause, is_unreached):
+    def count_failure(self, slot: Slot, fault: Fault) -> None:
+        """Count a fault of the backend against it."""
+        if slot.failed(self._loop.time(), str(fault), fault.blame is Blame.UNREACHED):
             backend = slot.backend
-            log.warning("left out %s#%d: %s", backend.replica, backend.incarnation, cause)
+            log.warning("left out %s#%d: %s", backend.replica, backend.incarnation, fault)
 
     def _check_known(self, service: str) -> None:
         if self.table.epoch is None or service in self.table.services:
@@ -260,15 +278,3 @@ class Proxy:
     def _lose(self, service: str, message: str) -> Refusal:
         log.warning("%s", message)
         return Refusal.bad_gateway(service, message)
-
-
-def _check_connected(request: web.BaseRequest) -> None:
-    """Raise ConnectionResetError when the client closed its side, whatever it sent before."""
-    transport = request.transport
-    if transport is None:
-        raise ConnectionResetError
-    client = transport.get_extra_info("socket")
-    # tcp_info begins with the state, linux/tcp.h; CLOSE_WAIT is the client's FIN behind unread bytes.
-    if client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != TCP_ESTABLISHED:
-        transport.abort()
-        raise ConnectionResetError

@@ -10,10 +10,11 @@ usable, until it answers; a failure then leaves it out for another 5 s. A newer 
 """
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from retinue.channel.messages import Backend, Membership, Route
+from retinue.channel.messages import Backend, Membership, Peer, Route
 
 STREAK = 3
 """Failed requests in a row after which a backend is left out."""
@@ -89,12 +90,16 @@ class RouteTable:
 
     def __init__(self, on_change: Callable[[str | None], None]) -> None:
         self.node = ""
-        """Own node; empty until an agent attached."""
+        """Own node; empty until an agent attached, where nobody said it at the start."""
         self.epoch: int | None = None
         """None: no membership yet, so no service is known to be unknown."""
         self.services: dict[str, Service] = {}
+        self.peers: dict[str, Peer] = {}
+        """Node -> its gateway, for the other nodes that routes name."""
+        self._own: dict[str, Slot] = {}
+        """Replica -> its slot, for those of the own node: what other nodes' gateways may ask for."""
         self.in_flight: dict[str, int] = {}
-        """Service -> requests in flight, those on withdrawn backends included; no zeros."""
+        """Service -> clients' requests in flight, those on withdrawn backends included; no zeros."""
         self._on_change = on_change
         """Told a service that may have become usable; None: any of them."""
         self._turn = 0
@@ -109,18 +114,37 @@ class RouteTable:
             return False
         is_newer = self.epoch is None or membership.epoch > self.epoch
         self.epoch = membership.epoch
-        known = {slot.backend: slot for service in self.services.values() for slot in service.slots}
+        known = {slot.backend: slot for slot in self._list_slots()}
         self.services = {}
         for route in membership.routes:
             slots = [_keep_slot(known.get(backend), route.service, backend, is_newer) for backend in route.backends]
             self.services[route.service] = Service(route, slots)
+        hidden = [
+            _keep_slot(known.get(backend), _name_service(backend), backend, is_newer) for backend in membership.hidden
+        ]
+        listed = [slot for service in self.services.values() for slot in service.slots]
+        self._own = {slot.backend.replica: slot for slot in [*hidden, *listed] if slot.backend.node == self.node}
+        self._learn_peers(membership, {slot.backend.node for slot in listed})
         self._on_change(None)
         return True
+
+    def _learn_peers(self, membership: Membership, named: set[str]) -> None:
+        """Take over where other gateways are; what was known of a node that is named stays until it is said anew."""
+        told = {peer.node: peer for peer in membership.peers}
+        self.peers = {node: peer for node, peer in (self.peers | told).items() if node in named}
+
+    def find_own(self, replica: str, incarnation: int) -> Slot | None:
+        """Find the own node's backend that another node's gateway asks for; None when no membership lists it yet.
+
+        Shape:  a newer incarnation is found for an older one's number: it is for the caller to compare.
+        """
+        slot = self._own.get(replica)
+        return slot if slot is not None and slot.backend.incarnation >= incarnation else None
 
     def drop(self, replica: str, incarnation: int, cause: str) -> bool:
         """Leave a backend out by word; False when it is not listed."""
         found = False
-        for slot in (slot for service in self.services.values() for slot in service.slots):
+        for slot in self._list_slots():
             if slot.backend.replica == replica and slot.backend.incarnation <= incarnation:
                 slot.is_out_by_word = found = True
                 slot.is_on_trial = True
@@ -150,15 +174,27 @@ class RouteTable:
         chosen.used = self._turn
         return chosen
 
+    @contextmanager
+    def count(self, slot: Slot, is_from_far: bool = False) -> Iterator[None]:
+        """Count one request onto a slot while the context lasts; another node's is counted there as its client's."""
+        if not is_from_far:
+            self.begin(slot)
+        else:
+            slot.in_flight += 1
+        try:
+            yield
+        finally:
+            self.end(slot, is_from_far)
+
     def begin(self, slot: Slot) -> None:
         """Count one request onto a slot."""
         slot.in_flight += 1
         self.in_flight[slot.service] = self.in_flight.get(slot.service, 0) + 1
 
-    def end(self, slot: Slot) -> None:
+    def end(self, slot: Slot, is_from_far: bool = False) -> None:
         """Count one request off a slot; the next trial may begin."""
         slot.in_flight -= 1
-        left = self.in_flight.pop(slot.service) - 1
+        left = 0 if is_from_far else self.in_flight.pop(slot.service) - 1
         if left:
             self.in_flight[slot.service] = left
         if not slot.is_trusted:
@@ -182,9 +218,17 @@ class RouteTable:
         slots = (slot for service in self.services.values() for slot in service.slots)
         return tuple(sorted({slot.backend.replica for slot in slots if not slot.is_trusted}))
 
+    def _list_slots(self) -> list[Slot]:
+        listed = [slot for service in self.services.values() for slot in service.slots]
+        return list(dict.fromkeys([*listed, *self._own.values()]))
+
     def nearest(self, name: str) -> str | None:
         """Return the known service whose name is most like this one."""
         return next(iter(difflib.get_close_matches(name, self.services, n=1)), None)
+
+
+def _name_service(backend: Backend) -> str:
+    return backend.replica.partition("/")[0]
 
 
 def _keep_slot(old: Slot | None, service: str, backend: Backend, is_newer: bool) -> Slot:

@@ -51,14 +51,20 @@ def build_url(backend: Backend, target: str) -> URL:
     return URL.build(scheme="http", host=find_host(backend), port=backend.port, path=target, encoded=True)
 
 
-def open_session() -> aiohttp.ClientSession:
-    """Open the client side: no limits but the connect timeout."""
+def open_direct() -> aiohttp.ClientSession:
+    """Open the way to replicas of the own node."""
+    # No cache of names: it would make requests wait for each other, and lose their order.
+    connector = aiohttp.TCPConnector(
+        limit=0, keepalive_timeout=IDLE_S, resolver=LoopbackResolver(), use_dns_cache=False
+    )
+    return open_session(connector, CONNECT_TIMEOUT_S)
+
+
+def open_session(connector: aiohttp.TCPConnector, connect_s: float) -> aiohttp.ClientSession:
+    """Open a client side: no limits but the connect timeout."""
     session = aiohttp.ClientSession(
-        # No cache of names: it would make requests wait for each other, and lose their order.
-        connector=aiohttp.TCPConnector(
-            limit=0, keepalive_timeout=IDLE_S, resolver=LoopbackResolver(), use_dns_cache=False
-        ),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_s),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         trust_env=False,

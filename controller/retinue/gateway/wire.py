@@ -26,8 +26,13 @@ HOP_HEADERS = frozenset(
     )
 )
 """RFC 9110, 7.6.1: about one connection, never passed on."""
-REQUEST_DROPPED = HOP_HEADERS | {"host", "expect", "content-length", "x-forwarded-prefix"}
+FAR_REPLICA = "X-Retinue-Far-Replica"
+"""`judge/0#3`: what a gateway wants of another node's gateway. Never taken from a client, never shown to a service."""
+FAR_FAULT = "X-Retinue-Far-Fault"
+"""`broken closed the connection`: why the other gateway has no answer of its replica. Never taken from a service."""
+REQUEST_DROPPED = HOP_HEADERS | {"host", "expect", "content-length", "x-forwarded-prefix", FAR_REPLICA.lower()}
 """One-hop headers, and those that are said anew for the backend."""
+RESPONSE_DROPPED = HOP_HEADERS | {FAR_FAULT.lower()}
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _SEGMENT_END = re.compile(r"[/?#]")
@@ -126,7 +131,7 @@ def build_response_headers(headers: Iterable[tuple[str, str]], service: str, aut
     Errors: ValueError for control characters, which would be another header, or another answer, to the client.
     """
     pairs = list(headers)
-    dropped = HOP_HEADERS | _named_by_connection(pairs)
+    dropped = RESPONSE_DROPPED | _named_by_connection(pairs)
     if any(name.lower() == "transfer-encoding" for name, _ in pairs):
         # RFC 9112, 6.3: the coding overrides a length; passing both on would let the two disagree.
         dropped |= {"content-length"}

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from retinue.errors import EdgeError, PermanentError, TransientError, UsageError
+from retinue.errors import EdgeError, PermanentError, TransientError
 from retinue.journal.files import replace_file
-from retinue.journal.lock import find_owner, is_owner_alive, release_lock, take_lock
+from retinue.journal.lock import release_lock, take_lock
 from retinue.terms import run as files
 from retinue.terms.record import Record
 
@@ -135,7 +135,7 @@ def create_run_dir(
     try:
         if _make_dir(run_dir, is_new):
             made = [run_dir, *made]
-        _check_usable(run_dir)
+        check_usable(run_dir)
         take_lock(lock, run_id, attempt, job, pause=pause)
         is_locked = True
         _fill_run_dir(run_dir, attempt_dir, texts)
@@ -212,13 +212,14 @@ def _point_latest(run_dir: Path, start_dir: Path | None) -> None:
     replace_link(runs / files.LATEST, run_dir.name if is_inside else str(run_dir.absolute()))
 
 
-def _check_usable(run_dir: Path) -> None:
+def check_usable(run_dir: Path) -> None:
     """Refuse a directory that is not ours or holds something else; close one that others can look into."""
     found = run_dir.stat()
     if found.st_uid != os.geteuid():
         raise PermanentError(f"cannot use {str(run_dir)!r}: it belongs to uid {found.st_uid}, not to you")
     names = os.listdir(run_dir)
-    if names and not any(name == files.CURRENT or name.startswith((files.LOCK, "attempt-")) for name in names):
+    ours = (files.CURRENT, files.SCRIPT)
+    if names and not any(name in ours or name.startswith((files.LOCK, "attempt-")) for name in names):
         # Also the protection of a home or team directory from the chmod below.
         raise PermanentError(f"cannot use {str(run_dir)!r}: it holds other files; name a new directory with --run-dir")
     run_dir.chmod(0o700)
@@ -254,44 +255,3 @@ def replace_link(path: Path, target: str) -> None:
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(target)
     fresh.rename(path)
-
-
-def find_run(run: str | None, cwd: Path) -> Path:
-    """Find the run directory that a command is about.
-
-    Shape:  a path, a name under retinue-runs/, or a job id; None: `retinue-runs/latest`.
-    Errors: UsageError says where it looked.
-    """
-    runs = cwd / RUNS
-    if run is None:
-        candidates = [runs / files.LATEST]
-    else:
-        candidates = [cwd / run, runs / run, *sorted(runs.glob(f"*-{run}"), reverse=True)]
-    for candidate in candidates:
-        if (candidate / files.CURRENT).is_dir():
-            return candidate.resolve()
-    # An absolute path is the same from anywhere.
-    looked = ", ".join(dict.fromkeys(str(candidate) for candidate in candidates[:2]))
-    hint = (
-        "no run was started in this directory, or it is gone; give the run directory as RUN"
-        if run is None
-        else "list them with `ls retinue-runs`"
-    )
-    raise UsageError(f"cannot find a run at {looked}; {hint}")
-
-
-def find_attempt(run_dir: Path) -> Path:
-    """The newest attempt of a run."""
-    return (run_dir / files.CURRENT).resolve()
-
-
-def is_dead(run_dir: Path) -> bool:
-    """Whether a run without a verdict will never have one, as far as this host can tell.
-
-    Shape: False where nobody can say: its processes are on another host, or the file system does not answer.
-    """
-    lock = run_dir / files.LOCK
-    owner = find_owner(lock)
-    if owner is None:
-        return run_dir.is_dir() and not os.path.lexists(lock)
-    return is_owner_alive(owner) is False

@@ -56,6 +56,14 @@ class NodeStatus(Record, frozen=True):
     journal_stuck_s: float
     cause: str = ""
     """Why it was lost."""
+    gateway_port: int | None = None
+    """Bound by its keeper; None while it is not."""
+    requests: int = 0
+    """Answered by its gateway process so far, with an answer or a typed error."""
+    failed: int = 0
+    """Of those, the typed errors of ours."""
+    held: int = 0
+    """Waiting in its gateway right now because nothing is ready."""
 
 
 class TrainerStatus(Record, frozen=True):
@@ -137,7 +145,7 @@ def render_status(status: Status, now_utc: float) -> str:
     for node in status.nodes:
         note = node.cause or node.weaker or node.rung
         table.append(f"{node.name:<18} {node.state:>7} {node.load_per_cpu:>8.2f} {node.memory_free_mib:>9}  {note}")
-    tail = [f"warning: {warning}" for warning in (*status.warnings, *_find_journal_trouble(status))]
+    tail = [f"warning: {warning}" for warning in (*status.warnings, *find_journal_trouble(status))]
     return "\n".join([*_wrap(head), *map(_cut, table), *_wrap(tail)])
 
 
@@ -162,7 +170,7 @@ def _render_trainer(status: Status, now_utc: float) -> str:
     return f"trainer: {trainer.state}{pid}{how}; up {clock}{left}"
 
 
-def _find_journal_trouble(status: Status) -> list[str]:
+def find_journal_trouble(status: Status) -> list[str]:
     """Say when a file system is full or hangs, for the controller or for a node."""
     found = []
     if status.journal.stuck_s > 5.0 or status.journal.last_error:

@@ -75,6 +75,10 @@ class Verdict(Record, frozen=True):
     leftovers: tuple[dict[str, Any], ...] = ()
     """Processes that the trainer left running and that were ended: {pid, cmd}."""
     warnings: tuple[str, ...] = ()
+    requeued: bool = False
+    """The Slurm job is queued again: another attempt follows."""
+    requeue: str = ""
+    """Why, or why not, and which attempt of how many; empty without `run.requeue`."""
 
 
 def read_verdict(path: Path) -> Verdict | None:
@@ -104,6 +108,7 @@ def render_verdict(verdict: Verdict) -> str:
         left = f", left: {' '.join(map(str, node.left))}" if node.left else ""
         lines.append(f"  node {name}: clean {node.clean} ({node.rung or 'no report'}){left} {node.note}".rstrip())
     lines += [f"  left by the trainer and ended: pid {item.get('pid')} {item.get('cmd')}" for item in verdict.leftovers]
+    lines += [f"  requeue    {verdict.requeue}"] if verdict.requeue else []
     lines += [f"  warning: {warning}" for warning in verdict.warnings]
     lines.append(f"  clean      {verdict.clean}")
     return "\n".join(map(escape_controls, lines))

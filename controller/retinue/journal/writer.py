@@ -7,24 +7,31 @@ newest.
 A file system that hangs blocks the thread, and every path behind it: what must survive that (a
 node directory) is written by a `Writer` of its own, or directly. The thread is a daemon, so a
 process ends though it hangs; at the end the interpreter does not wait for it, and `os._exit` skips
-even its clean-up. Only a thread in uninterruptible sleep (a dead hard mount) keeps a dead process
-in the table until the kernel gives up that call. The thread is started once, in the process that
-made the writer, with all signals blocked; such a process must not fork without exec.
+even its clean-up. Only a thread in uninterruptible sleep (a dead hard mount, close(2) on FUSE) keeps
+a dead process in the table until the kernel gives up that call; it has a table of descriptors of its
+own, so that the process's sockets are at their end all the same. The thread is started once, in the
+process that made the writer, with all signals blocked; such a process must not fork without exec.
 """
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 
 from retinue.journal.backlog import MAX_BYTES, MAX_ENTRIES, Backlog, Batch, Entry, Kind, drop_bytes
 from retinue.journal.files import AppendFiles, append_whole_lines, replace_file
+from retinue.journal.own_table import leave_descriptors
 
 RETRY_S = 0.5
 RETRY_MAX_S = 5.0
 ERROR_S = 10.0
 """How long an error is still `last_error` when nothing waits because of it."""
+HANG_S = 1.0
+"""In one call into the file system for so long, it hangs: others are told, and need not find out themselves."""
+PATIENCE_S = 2.0
+"""After so long in one call nobody waits at the end for what is left."""
 
 AnyPath = str | os.PathLike[str]
 
@@ -45,6 +52,8 @@ class Writer:
         self._changed = threading.Condition()
         self._is_ended = False
         self._oldest_s: float | None = None
+        self._busy_s: float | None = None
+        """Since when the thread is with the file system; None while it waits for work."""
         self._error = ""
         self._error_s = float("-inf")
         self._retrying: set[str] = set()
@@ -101,6 +110,15 @@ class Writer:
         return max(0.0, now_s - oldest_s) if oldest_s is not None else 0.0
 
     @property
+    def is_hung(self) -> bool:
+        """Whether the file system has not come back from one call for a second; a full one always comes back."""
+        return self._find_busy_s() >= HANG_S
+
+    def _find_busy_s(self) -> float:
+        busy_s = self._busy_s
+        return max(0.0, self._clock() - busy_s) if busy_s is not None else 0.0
+
+    @property
     def lost_lines(self) -> int:
         """Log lines that will not be written."""
         return self._backlog.lost_lines
@@ -118,11 +136,17 @@ class Writer:
     # --- the end --------------------------------------------------------------------------
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything is written; False when it is not by then."""
+        """Wait until everything is written; False when it is not by then, or the file system hangs."""
+        end_s = time.monotonic() + timeout_s
         with self._changed:
             self._backlog.hurry()
             self._changed.notify_all()
-            return self._changed.wait_for(lambda: self._backlog.is_empty, timeout_s)
+            while not self._backlog.is_empty:
+                wait_s = min(end_s - time.monotonic(), PATIENCE_S - self._find_busy_s())
+                if wait_s <= 0:
+                    return False
+                self._changed.wait(wait_s)
+            return True
 
     def stop(self, timeout_s: float) -> bool:
         """Flush, then end the thread; what is added later is lost. False when something was not written."""
@@ -137,20 +161,24 @@ class Writer:
     # --- the thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            batch = self._wait_for_batch()
-            if batch is None:
-                break
-            rest, error = self._write(batch)
-            self._settle(batch, rest, error)
-        self._note(self._files.close())
+        leave_descriptors()
+        try:
+            while (batch := self._wait_for_batch()) is not None:
+                rest, error = self._write(batch)
+                self._settle(batch, rest, error)
+            self._note(self._files.close())
+        finally:
+            bug = sys.exception()
+            if bug is not None:
+                # The thread's stderr is its own: what would be printed there is said where an error is looked for.
+                self._error, self._error_s = f"the writer thread ended: {bug!r}", float("inf")
 
     def _wait_for_batch(self) -> Batch | None:
         while True:
             with self._changed:
+                now_s = self._busy_s = self._clock()
                 if self._is_ended:
                     return None
-                now_s = self._clock()
                 batch = self._backlog.take(now_s)
                 if batch is not None:
                     return batch
@@ -159,7 +187,9 @@ class Writer:
                 wait_s = 1.0 if self._files.is_any_open else None
                 if retry_s is not None:
                     wait_s = min(wait_s or retry_s - now_s, max(0.0, retry_s - now_s))
+                self._busy_s = None
                 self._changed.wait(wait_s)
+                self._busy_s = self._clock()
             self._note(self._files.close_old())
 
     def _write(self, batch: Batch) -> tuple[list[Entry], OSError | None]:

@@ -18,3 +18,13 @@ def build_srun_launch(
     """
     argv = ["srun", "--job-name=retinue", *flags, python, "-P", "-m", "retinue", "node", join_dir]
     return {"op": "launch", "argv": argv, "env": dict(env), "nodes": list(nodes), "has_words": True}
+
+
+def build_srun_proof(python: str, run_id: str, flags: Sequence[str]) -> list[str]:
+    """Build the argv of the step that the stub starts at the end on nodes that gave no report.
+
+    Shape:  `{count}` and `{nodes}` in its words are the stub's to fill in; as with all of srun's options the last
+            word about one counts.
+    """
+    size = ("--nodes={count}", "--ntasks={count}", "--nodelist={nodes}")
+    return ["srun", *flags, *size, python, "-P", "-m", "retinue", "node", "--prove", run_id]

@@ -48,6 +48,7 @@ def check_whole(manifest: Manifest, tree: Tree) -> list[Finding]:
     services, groups = names_of(tree, "services"), [ALL_NODES, *names_of(tree, "nodes")]
     findings = [*_check_names(services, groups, tree), *_check_variables(services, groups, tree)]
     findings += _check_groups(manifest, tree, groups)
+    findings += _check_requeue(manifest, tree)
     for name, service in manifest.services.items():
         at: Path = ("services", name)
         findings += check_service(service, tree, at, groups)
@@ -56,6 +57,20 @@ def check_whole(manifest: Manifest, tree: Tree) -> list[Finding]:
             findings += _check_group(tree, path, group, groups)
         findings += _check_dependencies(manifest, tree, name, services)
     return findings + _check_cycles(manifest, tree)
+
+
+def _check_requeue(manifest: Manifest, tree: Tree) -> Iterator[Finding]:
+    requeue = manifest.run.requeue
+    if requeue is None:
+        return
+    if not requeue.on:
+        yield tree.found(("run", "requeue", "on"), "is empty", "name at least one, or remove run.requeue")
+    for at, end in enumerate(requeue.on):
+        if end in requeue.on[:at]:
+            yield tree.found(("run", "requeue", "on", at), f"names '{end}' twice", "remove one of them")
+    if "timeout" in requeue.on and manifest.run.drain_s <= 0:
+        what = "'timeout' needs time to ask for another attempt, and run.drain is 0s"
+        yield tree.found(("run", "requeue", "on"), what, "set run.drain to what a stop takes, '120s'")
 
 
 def _check_names(services: list[str], groups: list[str], tree: Tree) -> Iterator[Finding]:

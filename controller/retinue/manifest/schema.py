@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
-from retinue.manifest.scalars import Duration, SignalName, Switch, Text, Texts, parse_count, parse_whole
+from retinue.manifest.scalars import Duration, SignalName, Switch, Text, Texts, Whole, parse_count, parse_whole
 from retinue.manifest.service import (
     CONFIG,
     Dependency,
@@ -36,6 +36,7 @@ __all__ = [
     "Place",
     "Probe",
     "Probes",
+    "Requeue",
     "Restart",
     "Run",
     "Service",
@@ -49,6 +50,18 @@ RUN_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 ALL_NODES = "all"
 """The group that always exists: every node of the allocation."""
+
+
+class Requeue(BaseModel):
+    """After which ends a Slurm job is queued again, as the next attempt of the same run."""
+
+    model_config = CONFIG
+
+    on: Annotated[tuple[Literal["timeout", "preempted", "node_fail"], ...], Field(json_schema_extra={"minItems": 1})]
+    """`timeout`: the job's time was up. `preempted`: another job took its nodes. `node_fail`: a node was lost. Never
+    after the trainer's own end, a `scancel`, or `retinue down`."""
+    max: Annotated[Whole, Field(ge=1, le=1000)] = 3
+    """Attempts after the first one, whatever ended them."""
 
 
 class Run(BaseModel):
@@ -68,6 +81,8 @@ class Run(BaseModel):
     """How long nodes may take to join before the run gives up (exit 5)."""
     orphan_grace_s: Duration = 60.0
     """An agent that has not heard the controller for this long ends its node."""
+    requeue: Requeue | None = None
+    """When the Slurm job is queued again. Left out: never by us; the site may do so after a lost node."""
 
 
 class Group(BaseModel):

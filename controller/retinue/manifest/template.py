@@ -6,87 +6,20 @@ the texts come from the caller.
 """
 
 import copy
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator
-from pydantic_core import PydanticCustomError
 
 from retinue.errors import Finding, ManifestError
 from retinue.manifest.compose import Path, Tree, compose_tree
-from retinue.manifest.scalars import (
-    Flag,
-    Text,
-    Texts,
-    parse_bool,
-    parse_duration,
-    parse_size,
-    parse_text,
-    parse_texts,
-    parse_whole,
-    quote,
-    refuse,
-)
+from retinue.manifest.parameter import Parameter, check_limits, check_value, parse_typed
+from retinue.manifest.scalars import Text, parse_whole, quote
 from retinue.manifest.service import CONFIG, Kind
 from retinue.manifest.shape import nearest, read_model
 from retinue.manifest.shorthand import find_placeholders
-
-ParameterType = Literal["string", "integer", "number", "boolean", "duration", "size", "path", "list"]
-
-
-def parse_number(value: Any) -> float:
-    """Turn `0.9` into a number; infinities and `nan` are refused."""
-    text = str(value)
-    if isinstance(value, bool) or not re.fullmatch(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", text, re.ASCII):
-        raise refuse(f"is a number, not {quote(value)}", "write it like '0.9'")
-    number = float(text)
-    if not math.isfinite(number):
-        raise refuse(f"{quote(value)} is too large for a number")
-    return number
-
-
-def parse_path(value: Any) -> str:
-    """Accept a path that is not empty; relative ones are relative to where the run is started."""
-    text = parse_text(value)
-    if not text:
-        raise refuse("is an empty path")
-    return text
-
-
-def _parse_list(value: Any) -> tuple[str, ...]:
-    return tuple(parse_text(item) for item in parse_texts(value))
-
-
-_PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    "string": parse_text,
-    "integer": parse_whole,
-    "number": parse_number,
-    "boolean": parse_bool,
-    "duration": parse_duration,
-    "size": parse_size,
-    "path": parse_path,
-    "list": _parse_list,
-}
-
-
-class Parameter(BaseModel):
-    """One parameter of a template."""
-
-    model_config = CONFIG
-
-    type: ParameterType
-    """string, integer, number, boolean, duration, size, path or list (of texts)."""
-    description: Text = ""
-    """One sentence, shown by `retinue template show`."""
-    default: Any = None
-    """Used when the manifest gives none. Left out: the parameter is absent, and so is a value that is only it."""
-    required: Flag = False
-    """`true`: the manifest must give it."""
-    choices: Texts = ()
-    """Texts that are allowed. Left out: any."""
 
 
 class Template(BaseModel):
@@ -154,7 +87,11 @@ def _check_parameters(model: Template, tree: Tree) -> list[Finding]:
             findings.append(tree.found(at, f"{name!r} is not a parameter's name", "write it like 'model'", at_key=True))
         if parameter.required and parameter.default is not None:
             findings.append(tree.found((*at, "default"), "a required parameter has no use for a default", at_key=True))
-        if parameter.default is not None and (complaint := _try_parse(parameter, parameter.default)[1]):
+        odd = check_limits(parameter)
+        findings += [tree.found((*at, key), *complaint) for key, complaint in odd.items()]
+        if odd or parameter.default is None:
+            continue
+        if complaint := _try_parse(parameter, parameter.default)[1]:
             findings.append(tree.found((*at, "default"), *complaint))
     return findings
 
@@ -195,16 +132,11 @@ def _walk_texts(value: Any, path: Path) -> list[tuple[Path, str]]:
 
 def _try_parse(parameter: Parameter, value: Any) -> tuple[Any, tuple[str, str] | None]:
     """Type one value; what is wrong with it, and the hint, or None."""
-    try:
-        typed = _PARSERS[parameter.type](value)
-    except PydanticCustomError as error:
-        context = error.context or {}
-        return None, (str(context["what"]), str(context["hint"]))
-    if parameter.choices:
-        odd = [item for item in (typed if parameter.type == "list" else (value,)) if str(item) not in parameter.choices]
-        if odd:
-            return None, (f"is {' or '.join(parameter.choices)}, not {quote(odd[0])}", "")
-    return typed, None
+    typed, complaint = parse_typed(parameter.type, value)
+    if complaint is not None:
+        return None, complaint
+    complaint = check_value(parameter, value, typed)
+    return (typed, None) if complaint is None else (None, complaint)
 
 
 def type_parameters(read: ReadTemplate, given: Any, tree: Tree, at: Path) -> tuple[dict[str, Any], list[Finding]]:

@@ -22,6 +22,8 @@ from retinue.node.scan import (
 
 RUN_ID = "RETINUE_RUN_ID"
 NODE = "RETINUE_NODE"
+LAUNCH_TAG = "RETINUE_LAUNCH"
+"""In the environment of the launch and of what it starts on the nodes to keep them: outer process and janitor."""
 _ROUND_S = 0.002
 
 

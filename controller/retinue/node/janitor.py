@@ -1,13 +1,18 @@
 """The outer process's twin: it does nothing until the outer process dies, then ends and removes what is left.
 
 Forked early, in a session of its own, deaf to TERM, INT and HUP (Slurm sends TERM to every
-process of a job). A janitor that dies is forked again by the outer process.
+process of a job), and no child of the outer process: where Slurm finds a step's processes by
+descent (proctrack/linuxproc) its SIGKILL takes the outer process and spares the janitor. A
+janitor that dies is forked again by the outer process.
 """
 
+import errno
 import os
 import select
 import signal
 import socket
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,16 +46,28 @@ class Janitor:
     """The outer process's view of its janitor."""
 
     pid: int
+    pidfd: int
+    """Readable once it is dead."""
     end: socket.socket
 
     def tell_keeper(self, pidfd: int, has_namespace: bool) -> None:
         """Name the keeper; a dead janitor is noticed elsewhere."""
         self._send(KeeperIs(has_namespace), (pidfd,))
 
-    def tell_done(self) -> None:
-        """Send it home."""
+    def dismiss(self) -> None:
+        """Send it home: told first, so that it does not clean up; then killed, because a stopped one would be waited
+        for."""
         self._send(Done())
+        _kill(self.pidfd)
+        _wait_for_exit(self.pidfd, _GONE_S)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close what leads to it, and reap it where it was ours to adopt."""
         self.end.close()
+        os.close(self.pidfd)
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
 
     def _send(self, record: Record, fds: tuple[int, ...] = ()) -> None:
         try:
@@ -68,16 +85,42 @@ def fork_janitor(settings: NodeSettings, lock_fd: int) -> Janitor:
     # With every signal blocked until it is deaf: a TERM in between would run the caller's handler in it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        pid = os.fork()
-        if pid == 0:
-            _live(settings, theirs, lock_fd)
+        pid, pidfd = _fork_away(lambda: _live(settings, theirs, lock_fd))
     except OSError:
         ours.close()
         raise
     finally:
         theirs.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return Janitor(pid, ours)
+    return Janitor(pid, pidfd, ours)
+
+
+def _fork_away(live: Callable[[], None]) -> tuple[int, int]:
+    """Fork by way of a child that exits, so that the new process is nobody's here; return its pid and pidfd.
+
+    The child in between waits until the pidfd is open: it does not reap, so the pid cannot become another's.
+    """
+    near, far = socket.socketpair()
+    with near, far:
+        middle = os.fork()
+        if middle == 0:
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    live()
+                far.send(str(pid).encode())
+                far.recv(1)
+            finally:
+                os._exit(0)
+        far.close()
+        try:
+            pid = int(near.recv(32) or 0)
+            if not pid:
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            return pid, kernel.open_pidfd(pid)
+        finally:
+            near.close()
+            os.waitpid(middle, 0)
 
 
 def _live(settings: NodeSettings, end: socket.socket, lock_fd: int) -> None:

@@ -22,6 +22,8 @@ from retinue.node.entry import find_node_name, read_entry
 from retinue.node.janitor import Janitor, fork_janitor
 from retinue.node.listeners import describe_holder
 from retinue.node.nodedir import claim_node_dir, keep_owner_access, remove_node_dir
+from retinue.node.prove import prove_node
+from retinue.node.report import NodeReport, print_report
 from retinue.node.settings import (
     KEEPER_LOST,
     KEEPER_SPENT,
@@ -38,25 +40,11 @@ from retinue.node.settings import (
 )
 from retinue.node.start import Keeper, read_keeper_log, start_keeper
 from retinue.node.wakeup import catch_signals, describe_status, name_signal, read_signals, reap_children
-from retinue.terms.record import DecodeError, Record, replace, to_json
+from retinue.terms.record import DecodeError, replace
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LIMIT_S = 10.0
 """How long a killed keeper may take to vanish, and how long killing what is left may take."""
-
-
-class NodeReport(Record, frozen=True):
-    """The one line a launcher reads from the outer process."""
-
-    retinue_node: str
-    clean: bool
-    """Two scans in a row found no process of ours, and the node directory is gone."""
-    rung: str
-    """`namespace` | `subreaper`: how the node's processes were held together; empty when none were started."""
-    left: tuple[int, ...] = ()
-    """Host pids that would not die."""
-    note: str = ""
-    """Why it ended, why the rung is the weaker one, what would not go."""
 
 
 def run_outer(join_path: str, stop_fd: int | None = None, settings: NodeSettings | None = None) -> int:
@@ -74,7 +62,7 @@ def run_outer(join_path: str, stop_fd: int | None = None, settings: NodeSettings
         lock_fd = claim_node_dir(Path(join.node_dir))
     except RetinueError as error:
         print(error, file=sys.stderr, flush=True)
-        _print_report(NodeReport(node, clean=True, rung="", note=str(error)))
+        print_report(NodeReport(node, clean=True, rung="", note=str(error)))
         return NODE_REFUSED
     filled = replace(
         settings or NodeSettings(),
@@ -87,22 +75,16 @@ def run_outer(join_path: str, stop_fd: int | None = None, settings: NodeSettings
 
 
 def main(argv: list[str]) -> int:
-    """`node JOIN [--stop-fd N]`; what a launcher runs on a node."""
+    """`node JOIN [--stop-fd N]`; what a launcher runs on a node. `node --prove RUN_ID` at the end, when need be."""
     match argv:
+        case ["--prove", run_id]:
+            return prove_node(run_id)
         case [join_path]:
             return run_outer(join_path)
         case [join_path, "--stop-fd", number] if number.isdigit():
             return run_outer(join_path, int(number))
     print("usage: retinue node JOIN [--stop-fd N]", file=sys.stderr, flush=True)
     return 2
-
-
-def _print_report(report: NodeReport) -> None:
-    """A launcher that is gone already must not cost us the exit code."""
-    try:
-        os.write(1, to_json(report) + b"\n")
-    except OSError:
-        pass
 
 
 class _Outer:
@@ -126,7 +108,6 @@ class _Outer:
         self._kill_limit_s = _LIMIT_S
         self._was_killed = False
         self._is_given_up = False
-        self._is_over = False
 
     def run(self) -> int:
         """Start, serve, prove, report."""
@@ -158,7 +139,8 @@ class _Outer:
 
     def _serve_once(self, keeper: Keeper) -> None:
         poller = select.poll()
-        for fd in (self._wakeup_fd, self._stop_fd, keeper.fd):
+        janitor_fd = self._janitor.pidfd if self._janitor else None
+        for fd in (self._wakeup_fd, self._stop_fd, keeper.fd, janitor_fd):
             if fd is not None:
                 poller.register(fd, select.POLLIN)
         wait_ms = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic()) * 1000
@@ -169,6 +151,8 @@ class _Outer:
             self._read_stop()
         if keeper.fd in ready:
             self._answer(keeper)
+        if janitor_fd in ready:
+            self._replace_janitor()
         if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
             self._insist(keeper)
 
@@ -234,14 +218,12 @@ class _Outer:
         for pid, status in reap_children():
             if self._keeper is not None and pid == self._keeper.pid:
                 self._keeper_status = status
-            if self._janitor is not None and pid == self._janitor.pid:
-                self._replace_janitor()
 
     def _replace_janitor(self) -> None:
         """Without a janitor a later kill of this process would leave the node directory behind."""
-        self._janitor = None
-        if self._is_over:
-            return
+        if self._janitor is not None:
+            self._janitor.forget()
+            self._janitor = None
         try:
             self._janitor = fork_janitor(self._settings, self._lock_fd)
         except OSError as error:
@@ -268,7 +250,6 @@ class _Outer:
 
     def _finish(self, code: int, note: str) -> int:
         """Prove that nothing is left, remove the node directory, send the janitor home, report."""
-        self._is_over = True
         janitor_pid = self._janitor.pid if self._janitor else 0
         has_namespace = self._settings.has_namespace
         # With a namespace the kernel has ended all of it: what a scan finds then is told, not killed.
@@ -280,17 +261,10 @@ class _Outer:
         if self._is_given_up and self._keeper is not None:
             left = (self._keeper.pid, *left)
         stuck = remove_node_dir(Path(self._settings.node_dir))
-        self._dismiss_janitor()
+        if self._janitor is not None:
+            self._janitor.dismiss()
         weaker = f"no namespace: {self._settings.weaker}" if self._settings.weaker else ""
         rung = "" if self._keeper is None else "namespace" if has_namespace else "subreaper"
         whole_note = "; ".join(part for part in (note, weaker, *stuck) if part)
-        _print_report(NodeReport(self._join.node, not left and not stuck, rung, left, whole_note))
+        print_report(NodeReport(self._join.node, not left and not stuck, rung, left, whole_note))
         return code
-
-    def _dismiss_janitor(self) -> None:
-        """Told first, so that it does not clean up; then killed, because a stopped one would be waited for."""
-        if self._janitor is None:
-            return
-        self._janitor.tell_done()
-        os.kill(self._janitor.pid, signal.SIGKILL)
-        os.waitpid(self._janitor.pid, 0)

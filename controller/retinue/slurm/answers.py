@@ -12,14 +12,25 @@ from retinue.terms.record import Record
 NOT_KNOWN = "NOT_KNOWN"
 """A state of ours: Slurm answered, and knows no such job. It forgets a job some minutes after its end (MinJobAge)."""
 FINAL = frozenset(
-    ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED")
-    + ("TIMEOUT",)
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    }
 )
 """States that a job never leaves, unless it is queued again. Source: JOB STATE CODES, squeue(1)."""
 
 _TIMES = re.compile(r" StartTime=(?P<start>\S+) EndTime=(?P<end>\S+) Deadline=\S+ ")
 _STATE = re.compile(r" JobState=(?P<state>[A-Z_]+)(?: Reason=(?P<reason>.*?) Dependency=)?")
 _COUNTS = re.compile(r" Requeue=(?P<requeue>[01]) Restarts=(?P<restarts>[0-9]+) ")
+_PREEMPTED = re.compile(r" PreemptTime=(?!None |Unknown )\S+ ")
 _BATCH_HOST = re.compile(r" BatchHost=(?P<host>\S+)")
 _PARTITION = re.compile(r" Partition=(?P<partition>\S+) ")
 _KILL_WAIT = re.compile(r"^KillWait\s*=\s*(?P<s>[0-9]+) sec", re.MULTILINE)
@@ -44,6 +55,8 @@ class JobState(Record, frozen=True):
     """Epoch seconds; None: no time limit, or not started."""
     restarts: int = 0
     is_requeueable: bool = False
+    is_preempted: bool = False
+    """Another job is to have its nodes: it runs on for the partition's GraceTime at most."""
     batch_host: str = ""
     partition: str = ""
 
@@ -83,6 +96,7 @@ def parse_job(text: str) -> JobState | Unknown:
         end_utc=end_utc,
         restarts=int(counts["restarts"]) if counts else 0,
         is_requeueable=counts is not None and counts["requeue"] == "1",
+        is_preempted=_PREEMPTED.search(line) is not None,
         batch_host=host["host"] if host else "",
         partition=partition["partition"] if partition else "",
     )

@@ -71,7 +71,7 @@ NESTED_LEAKS = (
     "PMI[0-9]_*",
     "PMIX_*",
 )
-"""What a step adds to the job's environment: with it a trainer's srun would be as large as the step it is started in."""
+"""What a step adds to the job's environment: with it a trainer's srun would be no larger than that step."""
 
 JOB_LEAKS = (
     "SLURM_*",
@@ -127,9 +127,7 @@ def scrub_for_trainer(env: Mapping[str, str]) -> dict[str, str]:
 
 def scrub_for_query(env: Mapping[str, str]) -> dict[str, str]:
     """Keep what a command needs to reach Slurm, and have it print the same everywhere: in English, times in UTC."""
-    kept = {
-        name: value for name, value in env.items() if is_named(name, ACCESS) or not is_named(name, COMMAND_OPTIONS)
-    }
+    kept = {name: value for name, value in env.items() if is_named(name, ACCESS) or not is_named(name, COMMAND_OPTIONS)}
     return {**kept, "LC_ALL": "C", "TZ": "UTC0"}
 
 

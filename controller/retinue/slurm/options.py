@@ -5,7 +5,7 @@ which defaults to leave out, and to refuse what one run in one script cannot be.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from retinue.allocation.nodelist import parse_nodelist
 from retinue.allocation.slurm_env import parse_gpu_count
@@ -52,10 +52,36 @@ SHORT_FLAGS = {
     "v": "verbose",
 }
 LONG_FLAGS = frozenset(
-    "contiguous exclusive get-user-env help hold ignore-pbs no-kill nice no-requeue overcommit oversubscribe parsable "
-    "propagate quiet reboot requeue spread-job stepmgr test-only usage use-min-nodes verbose version wait".split()
+    {
+        "contiguous",
+        "exclusive",
+        "get-user-env",
+        "help",
+        "hold",
+        "ignore-pbs",
+        "no-kill",
+        "nice",
+        "no-requeue",
+        "overcommit",
+        "oversubscribe",
+        "parsable",
+        "propagate",
+        "quiet",
+        "reboot",
+        "requeue",
+        "spread-job",
+        "stepmgr",
+        "test-only",
+        "usage",
+        "use-min-nodes",
+        "verbose",
+        "version",
+        "wait",
+    }
 )
 """Long options whose value, if they take one at all, must be joined by `=`."""
+VARIABLES = {"SBATCH_ARRAY_INX": "array", "SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem"}
+"""Variables that are not named after their option. Source: INPUT ENVIRONMENT VARIABLES, sbatch(1)."""
 REFUSED = {
     "array": "every task of an array would be a run of its own in one run directory; submit them one by one",
     "wrap": "the command comes after `--`",
@@ -81,12 +107,17 @@ class Asked(Record, frozen=True):
         return next((value for found, value in reversed(self.options) if found == name), None)
 
 
-def read_sbatch_options(argv: Sequence[str]) -> Asked:
-    """Read the options that are to be passed to sbatch.
+def read_sbatch_options(argv: Sequence[str], env: Mapping[str, str]) -> Asked:
+    """Read the options that are to be passed to sbatch, and before them those of its own variables (SBATCH_GRES).
 
     Errors: UsageError for a word that is no option and no option's value, and for what cannot be one run.
     """
-    asked = Asked(tuple(_split(argv)))
+    preset = tuple(
+        (VARIABLES.get(name, name.removeprefix("SBATCH_").lower().replace("_", "-")), value)
+        for name, value in env.items()
+        if name.startswith("SBATCH_")
+    )
+    asked = Asked((*preset, *_split(argv)))
     for name, why in REFUSED.items():
         if asked.has(name):
             raise UsageError(f"cannot submit with --{name}: {why}")
@@ -106,7 +137,9 @@ def _split(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
         elif word.startswith("-") and len(word) > 1:
             yield from _split_short(word, words)
         else:
-            raise UsageError(f'cannot take "{word}": it is no option of sbatch; the trainer\'s command comes after `--`')
+            raise UsageError(
+                f'cannot take "{word}": it is no option of sbatch; the trainer\'s command comes after `--`'
+            )
 
 
 def _split_short(word: str, words: Iterator[str]) -> Iterator[tuple[str, str]]:

@@ -56,6 +56,7 @@ def read_record(job: Mapping[str, Any]) -> JobState:
         end_utc=float(end) if isinstance(end, int | float) and not isinstance(end, bool) and end > 0 else None,
         restarts=int(job["requeue_count"] or 0),
         is_requeueable=bool(job["is_requeueable"]),
+        is_preempted=bool(job["preempt_time"]),
         batch_host=str(job["batch_host"] or ""),
         partition=str(job["partition"] or ""),
     )

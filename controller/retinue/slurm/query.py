@@ -37,7 +37,7 @@ class SlurmDesk:
         self._last[job_id] = (now_s, answer)
         return answer
 
-    def read_end_utc(self, job_id: str) -> float | None | Unknown:
+    def read_end_utc(self, job_id: str) -> float | Unknown | None:
         """Ask when the job ends, in epoch seconds; None: it has no time limit."""
         answer = self.read_job_state(job_id)
         if isinstance(answer, Unknown):

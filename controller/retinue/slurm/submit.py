@@ -20,9 +20,7 @@ class Sent(Record, frozen=True):
     """0; with --wait the job's own."""
 
 
-def send_script(
-    path: str, options: Sequence[str], env: Mapping[str, str], take_job_id: Callable[[str], None]
-) -> Sent:
+def send_script(path: str, options: Sequence[str], env: Mapping[str, str], take_job_id: Callable[[str], None]) -> Sent:
     """Run `sbatch --parsable OPTIONS PATH`.
 
     Shape:  `take_job_id` is called as soon as the job has a number: with --wait sbatch stays until its end.

@@ -14,6 +14,10 @@ class Cause(str, Enum):
     """Somebody signalled the stub: Ctrl-C, `scancel`, a time limit's warning."""
     DEADLINE = "deadline"
     """Our own clock: the allocation ends within `run.drain`."""
+    TIMEOUT = "timeout"
+    """Slurm's time limit, before our own clock: Slurm said so when it signalled us."""
+    PREEMPTED = "preempted"
+    """Another job takes the nodes: Slurm said so when it signalled us."""
     OPERATOR = "operator"
     """`retinue down`."""
     NOT_READY = "not_ready"
@@ -64,6 +68,6 @@ def find_exit_code(ending: Ending, trainer_started: bool, code: int | None, sign
         return 128 + (ending.signal or 15)
     if ending.cause is Cause.OPERATOR:
         return 0
-    if ending.cause is Cause.DEADLINE:
+    if ending.cause in (Cause.DEADLINE, Cause.TIMEOUT, Cause.PREEMPTED):
         return 5
     return 70

@@ -20,7 +20,7 @@ from retinue.channel.messages import Answer, Ask, FromAgent, Hello, Refused, Wel
 from retinue.channel.server import AgentConnection, ChannelServer, ChannelSettings
 from retinue.errors import NotReadyError, RetinueError
 from retinue.launch.local import build_local_launch
-from retinue.launch.srun import build_srun_launch
+from retinue.launch.srun import build_srun_launch, build_srun_proof
 from retinue.node.ports import read_ephemeral_range
 from retinue.plan.records import Plan
 from retinue.slurm.hygiene import scrub_for_step
@@ -258,7 +258,10 @@ def build_launch(record: RunRecord, plan: Plan, env: Mapping[str, str]) -> dict[
         return build_local_launch(record.python, str(join_dir / f"{names[0]}.pem"), env)
     gpus = min(node.gpus for node in plan.allocation.nodes)
     flags = build_step_flags(record.slurm_version, len(names), gpus, plan.survives_node_loss)
-    return build_srun_launch(record.python, str(join_dir), scrub_for_step(env), names, flags)
+    order = build_srun_launch(record.python, str(join_dir), scrub_for_step(env), names, flags)
+    # It needs no GPU, and a node that does not answer must not end what is done on the others.
+    proof_flags = build_step_flags(record.slurm_version, 1, gpus=0, survives_node_loss=True)
+    return order | {"proof_argv": build_srun_proof(record.python, record.run_id, proof_flags)}
 
 
 def find_secrets(plan: Plan, env: Mapping[str, str]) -> dict[str, dict[str, str]]:

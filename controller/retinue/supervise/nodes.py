@@ -6,7 +6,6 @@ from retinue.channel.messages import Beat, GatewayFacts, Hello, Peer
 from retinue.journal.verdict import Requests
 from retinue.terms.record import Record, replace
 
-
 ADDRESSES_MAX = 8
 """Of one node, told to the gateways of all others; a host's later ones lead to its own containers and bridges."""
 

@@ -100,14 +100,19 @@ def find_any_host() -> str:
     return "::"
 
 
-def check_secrets(plan: Plan, env: Mapping[str, str]) -> None:
-    """Name every `env:NAME` reference that the caller's environment does not hold."""
-    missing = [
+def find_missing_secrets(plan: Plan, env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """List (path in the manifest, variable) of every `env:NAME` reference that this environment does not hold."""
+    return [
         (f"services.{service.name}.env.{name}", source)
         for service in plan.services
         for name, source in service.env_secrets
         if source not in env
     ]
+
+
+def check_secrets(plan: Plan, env: Mapping[str, str]) -> None:
+    """Name every `env:NAME` reference that the caller's environment does not hold."""
+    missing = find_missing_secrets(plan, env)
     if missing:
         sources = " ".join(dict.fromkeys(f"{source}=..." for _, source in missing))
         lines = [f"  {path}: the environment has no {source}" for path, source in missing]
@@ -185,6 +190,9 @@ def build_run(
         attempt_dir=str(attempt_dir),
         node_dir=str(find_node_dir(env, run_id)),
         slurm_version=slurm_version,
+        job_id=allocation.job_id or "",
+        requeue_on=manifest.run.requeue.on if manifest.run.requeue else (),
+        requeue_max=manifest.run.requeue.max if manifest.run.requeue else 0,
         listen_host=find_any_host() if slurm_version else LOOPBACK,
         start_dir=str(cwd),
         trainer_argv=plan.trainer.argv,

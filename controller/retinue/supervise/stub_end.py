@@ -6,14 +6,24 @@ Every wait is bounded, and a third stop signal shortens all of them. Standard li
 import json
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retinue.supervise.stub_bounded import run_bounded
 from retinue.supervise.stub_children import Child
 from retinue.supervise.stub_leftovers import Leftover, end_left, hunt_children, scan_left
+from retinue.supervise.stub_requeue import REFINED, decide_requeue, look_at_end, requeue_job
 from retinue.supervise.stub_run import say
 from retinue.supervise.stub_table import build_table
-from retinue.supervise.stub_verdict import Facts, build_verdict, find_exit_code, remove_own_dir, write_verdict
+from retinue.supervise.stub_verdict import (
+    FENCED,
+    SIGNAL,
+    Facts,
+    build_verdict,
+    find_exit_code,
+    note_requeue,
+    remove_own_dir,
+    write_verdict,
+)
 
 if TYPE_CHECKING:
     from retinue.supervise.stub import Stub
@@ -45,9 +55,11 @@ def end_run(stub: "Stub") -> int:
             stub.wait(lambda: not launch.is_alive, LAUNCH_LIMIT_S)
         stop_child(stub, launch, TERM_LIMIT_S)
         work.read_launch()
+    prove_silent(stub)
     facts = Facts(stub.run, stub.verdict, stub.finish, own)
     facts.trainer, facts.is_launched = work.trainer, launch is not None and not launch.is_refused
     facts.controller_starts = stub.watch.starts
+    facts.stop_signal = stub.stops[0]["signal"] if stub.stops else ""
     facts.nodes, facts.expected = work.nodes, work.expected
     # A child that was given up is what is left now.
     work.spared[:] = [pid for pid in work.spared if pid not in stub.hung.pids]
@@ -63,6 +75,13 @@ def end_run(stub: "Stub") -> int:
     return find_exit_code(facts)
 
 
+def prove_silent(stub: "Stub") -> None:
+    """Ask the nodes that gave no report once more, by a step of its own."""
+    work = stub.work
+    silent = [node for node in work.expected if node not in work.nodes]
+    work.nodes.update(work.proof.ask(silent, stub.look, lambda child: kill_child(stub, child)))
+
+
 def write_end(facts: Facts, limit_s: float) -> None:
     """Remove the batch host's own directory, then write the verdict; neither may hang us."""
     run = facts.run
@@ -73,6 +92,33 @@ def write_end(facts: Facts, limit_s: float) -> None:
         facts.warnings.append(f"cannot remove {run.controller_dir}: {removed.problem}")
         say(facts.warnings[-1])
     verdict = build_verdict(facts)
+    if verdict["ended_by"] == FENCED:
+        # What this attempt would write now, a newer one's readers would take for theirs.
+        say(f"{verdict['cause']}; nothing more is written here")
+        return
+    end = look_at_end(run, verdict["ended_by"], facts.stop_signal)
+    if verdict["ended_by"] == SIGNAL and end.word in REFINED:
+        verdict["ended_by"] = REFINED[end.word]
+    has_policy = bool(run.requeue_on and run.job_id)
+    decision = decide_requeue(run.requeue_on, run.requeue_max, run.attempt, end)
+    if has_policy or end.is_queued:
+        note_requeue(verdict, decision.is_requeued, decision.reason)
+    write_last(facts, verdict, limit_s)
+    if has_policy and decision.is_wanted:
+        ask_for_attempt(facts, verdict, limit_s)
+
+
+def ask_for_attempt(facts: Facts, verdict: dict[str, Any], limit_s: float) -> None:
+    """Have the job queued again; Slurm ends this attempt then, so that all it has to say is written before."""
+    problem = requeue_job(facts.run)
+    if problem:
+        note_requeue(verdict, False, f"not queued again: Slurm refused: {problem}")
+        write_last(facts, verdict, limit_s)
+
+
+def write_last(facts: Facts, verdict: dict[str, Any], limit_s: float) -> None:
+    """Write the verdict, and show it; where it cannot be written, that is all of it."""
+    run = facts.run
     written = run_bounded(lambda: write_verdict(run, verdict), limit_s, is_vital=True)
     if written.problem:
         say(f"cannot write the verdict in {run.attempt_dir}: {written.problem}; it says {json.dumps(verdict)}")

@@ -4,6 +4,7 @@ They run no code any more, so whoever waits for their end goes on without it, an
 Standard library only.
 """
 
+import signal
 import time
 
 from retinue.node import scan
@@ -33,9 +34,16 @@ class Hung:
         return bool(self._doomed_s)
 
     def is_due(self, child: Child, is_controller: bool) -> bool:
-        """Say whether to give this child up now; True once."""
-        if not child.is_alive or not (child.is_killed or _is_hanging(child.pid)):
-            self._doomed_s.pop(child.pid, None)
+        """Say whether to give this child up now; True once.
+
+        A controller whose first thread is dead is killed to be sure: it is ours, and none of its threads goes on
+        alone. A trainer may be made so.
+        """
+        if not child.is_alive:
+            return False
+        if is_controller and not child.is_killed and _is_hanging(child.pid):
+            child.send_signal(signal.SIGKILL)
+        if not child.is_killed:
             return False
         limit_s = CONTROLLER_LIMIT_S if is_controller else HUNG_LIMIT_S if self.is_dir_hung else KILL_LIMIT_S
         now_s = time.monotonic()

@@ -30,6 +30,9 @@ class Run:
         self.attempt_dir: str = record["attempt_dir"]
         self.node_dir: str = record["node_dir"]
         self.start_dir: str = record["start_dir"]
+        self.job_id: str = record.get("job_id") or ""
+        self.requeue_on: tuple[str, ...] = tuple(record.get("requeue_on") or ())
+        self.requeue_max: int = record.get("requeue_max") or 0
         self.listen_host: str = record.get("listen_host") or "127.0.0.1"
         self.started_utc: float = record.get("started_utc") or time.time()
         self.beat_timeout_s = float(record.get("beat_timeout_s") or 20.0)

@@ -25,6 +25,8 @@ def build_table(verdict: dict[str, Any], path: str) -> list[str]:
         rows.append(
             ("left over", f"pid {item['pid']} {item['cmd']} (ended)" if not item.get("survived") else str(item))
         )
+    if verdict.get("requeue"):
+        rows.append(("requeue", str(verdict["requeue"])))
     rows += [("warning", str(text)) for text in verdict.get("warnings") or ()]
     nodes = verdict.get("nodes") or {}
     detail = ", ".join(f"{name} {_describe_node(node)}" for name, node in nodes.items())

@@ -22,6 +22,7 @@ CONTROLLER_LOST = "controller_lost"
 SIGNAL = "signal"
 INTERNAL = "internal"
 TRAINER = "trainer"
+FENCED = "fenced"
 
 FAILED_EXIT = 5
 INTERNAL_EXIT = 70
@@ -66,6 +67,8 @@ class Facts:
         self.survivors: Sequence[Leftover] = ()
         self.warnings: list[str] = []
         self.is_dir_left = False
+        self.stop_signal = ""
+        """Name of the first stop signal."""
 
 
 def find_exit_code(facts: Facts) -> int:
@@ -109,6 +112,11 @@ def build_verdict(facts: Facts) -> dict[str, Any]:
     return verdict
 
 
+def note_requeue(verdict: dict[str, Any], is_requeued: bool, reason: str) -> None:
+    """Say in the verdict whether another attempt follows."""
+    verdict["requeued"], verdict["requeue"] = is_requeued, reason
+
+
 def _build_minimal(facts: Facts) -> dict[str, Any]:
     run, trainer = facts.run, facts.trainer
     is_over = trainer is not None and not trainer.is_alive
@@ -135,11 +143,12 @@ def _merge_nodes(facts: Facts, said: dict[str, Any]) -> dict[str, Any]:
     nodes = {name: {"clean": "unknown", "rung": "", "left": [], "note": "no report"} for name in facts.expected}
     nodes.update(said)
     for name, report in facts.nodes.items():
+        before, note = str((said.get(name) or {}).get("note") or ""), str(report.get("note") or "")
         nodes[name] = {
             "clean": _to_word(report.get("clean")),
             "rung": str(report.get("rung") or ""),
             "left": list(report.get("left") or ()),
-            "note": str(report.get("note") or ""),
+            "note": note if before in note else f"{before}; {note}" if note else before,
         }
     return nodes
 

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from retinue.node import spawn
+from retinue.node.census import LAUNCH_TAG
 from retinue.supervise.stub_bounded import run_bounded
 from retinue.supervise.stub_children import Child
 from retinue.supervise.stub_leftovers import scan_left
+from retinue.supervise.stub_proof import Proof
 from retinue.supervise.stub_run import Run, say, write_stderr
 from retinue.supervise.stub_signals import parse_signal
 
@@ -24,8 +26,6 @@ PIECES = 64
 """Read in one go; a launch that prints without end gets its turn like the rest."""
 SCAN_LIMIT_S = 2.0
 """What the trainer left is looked for this long when it exits; the end looks again, and longer."""
-LAUNCH_TAG = "RETINUE_LAUNCH"
-"""In the environment of the launch and of what it starts here: not the trainer's, although orphans look alike."""
 STOP_FD = "RETINUE_STOP_FD"
 """In the trainer's environment: the descriptor whose end of file means that the stub is gone."""
 
@@ -45,6 +45,7 @@ class Work:
         """Final report of each node's outer process."""
         self.expected: list[str] = []
         """Nodes that the launch order named."""
+        self.proof = Proof()
         self.spared: list[int] = []
         """Children of ours that are neither the run's work nor left behind: controller, hung helpers."""
         self._stop_fd = stop_fd
@@ -88,6 +89,7 @@ class Work:
             self._tell_state("launch", self.launch)
             return
         self.expected = [str(name) for name in order.get("nodes") or ()]
+        self.proof.take_order(order)
         argv = [str(word) for word in order["argv"]]
         has_stop_fd = bool(order.get("stop_fd"))
         self._has_words = bool(order.get("has_words"))
@@ -215,6 +217,8 @@ class Work:
         elif self.trainer is not None and pid == self.trainer.pid:
             self._end_child("trainer", self.trainer, status)
             self._report_left()
+        else:
+            self.proof.take_exit(pid, status)
 
     def _end_child(self, name: str, child: Child, status: int) -> None:
         if child.is_exec_pending and child.settle_exec():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from retinue.allocation.described import parse_description
 from retinue.errors import EdgeError, PlanError, UsageError
+from retinue.journal.files import replace_file
 from retinue.journal.rundir import RUNS, build_edge_error, check_usable, replace_text
 from retinue.manifest.files import read_manifest
 from retinue.manifest.resolve import dump_manifest
@@ -64,10 +65,10 @@ def prepare_submission(
     Errors: ManifestError, UsageError (2), PlanError (4) where the options say enough to see that it cannot fit.
     """
     manifest = read_manifest(manifest_path)
-    asked = read_sbatch_options(options)
+    job_env, dropped = scrub_for_submit(env)
+    asked = read_sbatch_options(options, job_env)
     defaults, plan, unplanned = _choose_defaults(manifest, asked, trainer_argv, cwd)
     place = name_run_dir(manifest.run.name, cwd) if run_dir is None else Path(os.path.abspath(cwd / run_dir))
-    job_env, dropped = scrub_for_submit(env)
     output = Default(f"--output={place}/slurm-%j.out", "what the run and the trainer print")
     defaults = [default for default in (*defaults, output) if not asked.has(_name(default))]
     script = Script(
@@ -96,25 +97,23 @@ def prepare_submission(
     )
 
 
-def write_submission(submission: Submission, is_new: bool) -> None:
-    """Make the run directory with the script and the manifest; with `is_new` it must not exist yet.
+def write_submission(submission: Submission, is_new: bool) -> bool:
+    """Make the run directory with the script and the manifest. False: somebody was quicker with the name of a new one.
 
-    Errors: UsageError; nothing is left of what was made. FileExistsError: somebody was quicker with a new name.
+    Errors: UsageError; nothing is left of what was made.
     """
     run_dir = submission.run_dir
     is_made = is_whole = False
     try:
         run_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if is_new or not run_dir.exists():
-            run_dir.mkdir(mode=0o700)
-            is_made = True
-        else:
-            check_usable(run_dir)
-        replace_text(submission.script_path, submission.script)
+        is_made = _make_dir(run_dir)
+        if is_new and not is_made:
+            return False
+        check_usable(run_dir)
+        # Arguments may hold bytes that are no text.
+        replace_file(str(submission.script_path), os.fsencode(submission.script), 0o600)
         replace_text(run_dir / files.MANIFEST, submission.manifest_text)
         is_whole = True
-    except FileExistsError:
-        raise
     except OSError as error:
         raise UsageError(str(build_edge_error(f"make the run directory {str(run_dir)!r}", error))) from None
     except EdgeError as error:
@@ -122,12 +121,27 @@ def write_submission(submission: Submission, is_new: bool) -> None:
     finally:
         if is_made and not is_whole:
             take_back_submission(submission)
+    return True
+
+
+def _make_dir(run_dir: Path) -> bool:
+    """Make the directory; mkdir(2) alone decides whose it is. Says whether it was made here."""
+    try:
+        run_dir.mkdir(mode=0o700)
+    except FileExistsError:
+        if not run_dir.is_dir():
+            raise
+        return False
+    return True
 
 
 def take_back_submission(submission: Submission) -> None:
-    """Remove what was written for a job that was not taken; a directory that holds anything else stays."""
-    for path in (submission.script_path, submission.run_dir / files.MANIFEST):
-        path.unlink(missing_ok=True)
+    """Remove what was written for a job that was not taken; a directory that holds anything else stays as it is."""
+    names = {files.SCRIPT, files.MANIFEST}
+    if not names.issuperset(os.listdir(submission.run_dir)):
+        return
+    for name in names:
+        (submission.run_dir / name).unlink(missing_ok=True)
     for directory in (submission.run_dir, submission.run_dir.parent):
         try:
             directory.rmdir()
@@ -178,11 +192,15 @@ def _ask_for_time(manifest: Manifest, asked: Asked) -> list[Default]:
     defaults = []
     drain_s = min(int(manifest.run.drain_s), LONG_WARNING_S)
     if drain_s > 0:
-        defaults.append(Default(f"--signal=B:USR2@{drain_s}", "run.drain: the run stops in order before the time limit"))
+        defaults.append(
+            Default(f"--signal=B:USR2@{drain_s}", "run.drain: the run stops in order before the time limit")
+        )
     if manifest.run.requeue is not None:
         if not asked.has("no-requeue"):
             defaults.append(Default("--requeue", "run.requeue: Slurm may queue this job again"))
-        defaults.append(Default("--open-mode=append", "run.requeue: an attempt does not overwrite the output before it"))
+        defaults.append(
+            Default("--open-mode=append", "run.requeue: an attempt does not overwrite the output before it")
+        )
     return defaults
 
 
@@ -209,19 +227,24 @@ def _plan_described(
     elif asked.has(*GPU_OPTIONS):
         tries = (gpus,)
     else:
-        tries = range(1, GPUS_MAX + 1)
+        # The most first: what does not fit there fits nowhere, and is said with the numbers of that.
+        tries = (GPUS_MAX, *range(1, GPUS_MAX))
+    best: tuple[Plan, int] | None = None
     for count in tries:
         try:
-            return _build_described(manifest, node_count, count, trainer_argv, cwd), count, ""
+            best = (_build_described(manifest, node_count, count, trainer_argv, cwd), count)
         except PlanError as error:
-            refused = error
-    given = f"{node_count} node{'' if node_count == 1 else 's'}" + (f" with {tries[-1]} GPUs each" if wants_gpus else "")
-    raise PlanError([f"cannot fit {manifest.run.name} into {given}:", *refused.problems])
+            if best is None:
+                given = f"{node_count} node{'' if node_count == 1 else 's'}"
+                given += f" with {count} GPUs each" if wants_gpus else ""
+                raise PlanError([f"cannot fit {manifest.run.name} into {given}:", *error.problems]) from None
+            continue
+        if count < GPUS_MAX:
+            break
+    return (*best, "") if best is not None else (None, None, "")
 
 
-def _build_described(
-    manifest: Manifest, node_count: int, gpus: int, trainer_argv: Sequence[str], cwd: Path
-) -> Plan:
+def _build_described(manifest: Manifest, node_count: int, gpus: int, trainer_argv: Sequence[str], cwd: Path) -> Plan:
     nodes = f"node[1-{node_count}]" if node_count > 1 else "node1"
     allocation = parse_description(nodes, gpus, MANY_CPUS)
     run_dir = str(cwd / RUNS / manifest.run.name)

@@ -14,10 +14,9 @@ from pathlib import Path
 from retinue.channel.join import read_join
 from retinue.errors import RetinueError
 from retinue.journal.lock import STALE_S, find_owner, is_owner_alive, release_lock
-from retinue.node.census import RUN_ID, build_census, find_left, kill_left
+from retinue.node.census import LAUNCH_TAG, RUN_ID, build_census, find_left, kill_left
 from retinue.node.scan import kill_pids, list_pids, read_words
 from retinue.plan.records import Plan
-from retinue.supervise.stub_work import LAUNCH_TAG
 from retinue.terms import run as files
 from retinue.terms.record import DecodeError, Record, from_json
 from retinue.terms.run import RunRecord

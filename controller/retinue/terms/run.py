@@ -6,6 +6,7 @@ The run directory is shared by all nodes; the node directory is private to one.
 from retinue.terms.record import Record
 
 MANIFEST = "manifest.yaml"
+SCRIPT = "submit.sbatch"
 CONTROL = "control.json"
 PLAN = "plan.json"
 STATUS = "status.json"
@@ -42,6 +43,11 @@ class RunRecord(Record, frozen=True):
     """`::`: every address of this host, because other nodes dial it."""
     slurm_version: str = ""
     """`22.05.8` of the srun that starts the nodes; empty: the one node is a child of the stub."""
+    job_id: str = ""
+    """Slurm's; empty outside a job."""
+    requeue_on: tuple[str, ...] = ()
+    """`run.requeue.on`: ends after which the stub has the job queued again; empty: none."""
+    requeue_max: int = 0
     started_utc: float = 0.0
     python: str = ""
     version: str = ""

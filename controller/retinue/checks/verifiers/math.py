@@ -17,6 +17,7 @@ from sympy import Expr
 from sympy.core.relational import Equality
 
 from retinue.checks.plugin import Score, Unverifiable
+from retinue.checks.verifiers.comparable import try_comparing
 from retinue.checks.verifiers.extract import Unclosed, find_boxed, find_tag
 from retinue.checks.verifiers.options import quote, read_options
 from retinue.checks.verifiers.reading import (
@@ -53,9 +54,9 @@ class MathGold:
 
 
 def prepare(gold: Any, args: dict[str, Any]) -> MathGold:
-    """Read gold and arguments, before anything of the response is seen.
+    """Read gold and arguments, before anything of the response is seen, and see that the gold can be compared.
 
-    Errors: Unverifiable says which gold cannot be read.
+    Errors: Unverifiable says which gold cannot be read. One that cannot be compared in time is ended from outside.
     """
     options = read_options(args, MathOptions)
     if options.tolerance is not None and options.tolerance < 0:
@@ -63,7 +64,10 @@ def prepare(gold: Any, args: dict[str, Any]) -> MathGold:
     golds = gold if isinstance(gold, list) else [gold]
     if not golds:
         raise Unverifiable("gold is an empty list; give at least one acceptable answer")
-    return MathGold(tuple(_read_gold(one) for one in golds), options)
+    readings = tuple(_read_gold(one) for one in golds)
+    for reading in readings:
+        try_comparing(reading.parsed, lambda part, probe: _is_equal([part], [probe], options.tolerance))
+    return MathGold(readings, options)
 
 
 def _read_gold(gold: Any) -> Reading:
@@ -86,11 +90,10 @@ def _read_gold(gold: Any) -> Reading:
 def check(response: str, gold: Any, args: dict[str, Any]) -> Score:
     """Compare a mathematical answer with the gold."""
     prepared = gold if isinstance(gold, MathGold) else prepare(gold, args)
-    note = f" (last {READ_MAX:,} characters of {len(response):,} read)" if len(response) > READ_MAX else ""
     try:
-        found = _read_response(response, prepared)
+        found, note = _read_response(response, prepared)
     except (Unclosed, TooDeep) as error:
-        return 0.0, f"{error}{note}"
+        return 0.0, str(error)
     if isinstance(found, str):
         return 0.0, f"{found}{note}"
     shown = found.show()
@@ -100,22 +103,23 @@ def check(response: str, gold: Any, args: dict[str, Any]) -> Score:
     return 0.0, f"{shown} is not {' or '.join(reading.show() for reading in prepared.readings[:3])}{note}"
 
 
-def _read_response(response: str, gold: MathGold) -> Reading | str:
-    """Find and read the answer; a string says why there is none."""
+def _read_response(response: str, gold: MathGold) -> tuple[Reading | str, str]:
+    """Find and read the answer; a string says why there is none. With it, what of a long response was not read."""
     # Boxes are found in all of it: a linear search, and a long number may be longer than what the library is given.
     boxed = ",".join(find_boxed(response))
     if boxed:
         if len(boxed) > READ_MAX and find_digits(boxed) is None:
-            return f"the box holds {len(boxed):,} characters; at most {READ_MAX:,} are read"
-        return read_expression(boxed)
+            return f"the box holds {len(boxed):,} characters; at most {READ_MAX:,} are read", ""
+        return read_expression(boxed), ""
     if gold.options.extract == "boxed":
-        return r"no \boxed{} in the response"
+        return r"no \boxed{} in the response", ""
     if any(reading.digits and len(reading.digits) > _PROSE_DIGITS_MIN for reading in gold.readings):
         last = _find_last_integer(response)
         if last:
-            return read_expression(last)
+            return read_expression(last), ""
+    note = f" (last {READ_MAX:,} characters of {len(response):,} read)" if len(response) > READ_MAX else ""
     tagged = find_tag(response[-READ_MAX:], "answer")
-    return read_expression(tagged) if tagged else _read_text(response[-READ_MAX:], gold)
+    return (read_expression(tagged) if tagged else _read_text(response[-READ_MAX:], gold)), note
 
 
 def _read_text(tail: str, gold: MathGold) -> Reading | str:

@@ -1,0 +1,137 @@
+"""The way to a replica of another node: through that node's gateway, over TLS of this run, to one replica exactly.
+
+Both ends show their node's certificate; no host name and no proxy plays a part. Never chooses a replica and never
+sends a request twice: what went wrong is told as a Fault, as if the replica had been asked directly.
+"""
+
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+from yarl import URL
+
+from retinue.channel.messages import Backend, Peer
+from retinue.gateway.bodies import RequestBody
+from retinue.gateway.faults import Blame, parse_fault, translate_error
+from retinue.gateway.peers import Peers
+from retinue.gateway.pulse import Pulse
+from retinue.gateway.routes import RouteTable
+from retinue.gateway.upstream import open_session
+from retinue.gateway.wire import FAR_FAULT, FAR_REPLICA, Headers
+
+CONNECT_TIMEOUT_S = 3.0
+"""TCP and TLS together, and the other gateway's word at the first address that is tried."""
+IDLE_S = 60.0
+"""Idle connections are kept: both ends are ours, and a handshake costs more than a request."""
+PING = "/-/far"
+"""Answered with 204 by a gateway, to another node's gateway only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One request as it is sent on."""
+
+    method: str
+    target: str
+    headers: Headers
+    body: RequestBody
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """What a gateway calls and answers those of other nodes with."""
+
+    listen: socket.socket
+    """Held by the keeper for the run."""
+    node: str
+    """The own node, as its certificate says it."""
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+class Far:
+    """Asks other nodes' gateways."""
+
+    def __init__(self, table: RouteTable, context: ssl.SSLContext, pulse: Pulse) -> None:
+        self._pulse = pulse
+        connector = aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=IDLE_S, ssl=context, use_dns_cache=False, socket_factory=self._open_socket
+        )
+        self._session = open_session(connector, CONNECT_TIMEOUT_S)
+        self.peers = Peers(lambda: table.peers, self._ask)
+
+    async def send(self, backend: Backend, outgoing: Outgoing) -> aiohttp.ClientResponse:
+        """Send one request to a replica of another node.
+
+        Shape:  when the pinned address does not answer any more, the others are tried with the same request:
+                nothing of it has left.
+        Errors: Fault as the other gateway said it, or when there is no way there; whatever aiohttp raises.
+        """
+        peer, address = await self.peers.find(backend.node)
+        try:
+            upstream = await self._send_to(peer, address, backend, outgoing)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            if translate_error(error).blame is Blame.OURS:
+                raise
+            self.peers.doubt(backend.node, address)
+            peer, address = await self.peers.find(backend.node)
+            upstream = await self._send_to(peer, address, backend, outgoing)
+        said = upstream.headers.get(FAR_FAULT)
+        if said is not None:
+            upstream.close()
+            raise parse_fault(said)
+        return upstream
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.peers.close()
+        await self._session.close()
+
+    async def _send_to(self, peer: Peer, address: str, backend: Backend, outgoing: Outgoing) -> aiohttp.ClientResponse:
+        return await self._session.request(
+            outgoing.method,
+            build_far_url(peer, address, outgoing.target),
+            headers=[*outgoing.headers, (FAR_REPLICA, f"{backend.replica}#{backend.incarnation}")],
+            data=outgoing.body.payload(),
+            # A body that can be sent once stays here until the replica itself takes it.
+            expect100=outgoing.body.is_streamed,
+            allow_redirects=False,
+            server_hostname=peer.node,
+        )
+
+    async def _ask(self, peer: Peer, address: str) -> str:
+        """Ask at one address whether that node's gateway answers there; the connection is kept for what follows."""
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=CONNECT_TIMEOUT_S)
+        try:
+            url = build_far_url(peer, address, PING)
+            async with self._session.get(url, server_hostname=peer.node, timeout=limits) as answer:
+                return "" if answer.status == 204 else f"answered with status {answer.status}"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return str(translate_error(error))
+
+    def _open_socket(self, info: tuple[int, int, int, str, object]) -> socket.socket:
+        sock = socket.socket(info[0], info[1], info[2])
+        self._pulse.watch(sock)
+        return sock
+
+
+@asynccontextmanager
+async def open_far(hop: Hop | None, table: RouteTable, pulse: Pulse) -> AsyncIterator[Far | None]:
+    """Open the way to other nodes while the context lasts; there is none in a run of one node."""
+    if hop is None:
+        yield None
+        return
+    table.node = hop.node
+    far = Far(table, hop.client, pulse)
+    try:
+        yield far
+    finally:
+        await far.close()
+
+
+def build_far_url(peer: Peer, address: str, target: str) -> URL:
+    """Build the address of a target at another node's gateway; `target` goes through byte for byte."""
+    return URL.build(scheme="https", host=address, port=peer.hop_port, path=target, encoded=True)
