@@ -1,7 +1,8 @@
 """What the gateway costs: requests per second and added latency against the same backend asked directly.
 
-Run: `PYTHONPATH=controller python tests/bench/bench_gateway.py`. Backend, gateway and client are three
-processes; direct and through the gateway take turns, so that a busy machine slows both. Not a test: asserts nothing.
+Run: `PYTHONPATH=controller python tests/bench/bench_gateway.py`. Backend, the gateways of two nodes and the client are
+four processes. The backend is asked directly, through its own node's gateway, and through the other node's gateway,
+which hops over TLS. The three take turns, so that a busy machine slows all. Not a test: asserts nothing.
 """
 
 import asyncio
@@ -18,7 +19,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from retinue.channel.messages import Backend, Membership, Route
+from retinue.channel.certs import Authority, build_authority, build_certificate
+from retinue.channel.join import Join, write_join
+from retinue.channel.messages import Backend, Membership, Peer, Route
 from retinue.gateway.link import GatewayLink
 
 ROUNDS = 7
@@ -54,12 +57,6 @@ async def main():
     await asyncio.Event().wait()
 
 asyncio.run(main())
-"""
-
-GATEWAY = """
-import sys
-from retinue.gateway.main import run_gateway
-sys.exit(run_gateway(int(sys.argv[1]), None, sys.argv[2], "bench"))
 """
 
 
@@ -122,49 +119,83 @@ async def time_stream(port: int, prefix: bytes) -> float:
     return statistics.median(times)
 
 
-@asynccontextmanager
-async def serve(directory: str) -> AsyncIterator[tuple[int, int]]:
-    """Start backend and gateway; yields their ports."""
-    control_path = str(Path(directory) / "gateway.sock")
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    backend, gateway = (one.getsockname()[1] for one in sockets)
-    codes = ((BACKEND, []), (GATEWAY, [control_path]))
-    children = [
-        subprocess.Popen(  # noqa: ASYNC220 (before anything is timed)
-            [sys.executable, "-c", code, str(one.fileno()), *words], pass_fds=[one.fileno()]
+class Node:
+    """One node's gateway process, and the agent's end of it."""
+
+    def __init__(self, directory: Path, authority: Authority, name: str) -> None:
+        self.name = name
+        cert_pem, key_pem = build_certificate(authority, "agent", name)
+        join = Join(
+            authority.run_id,
+            0,
+            name,
+            (),
+            "",
+            "",
+            str(directory),
+            "",
+            "",
+            "",
+            authority.ca_pem,
+            cert_pem,
+            key_pem,
+            "bench",
         )
-        for one, (code, words) in zip(sockets, codes, strict=True)
-    ]
-    link = GatewayLink(control_path, "bench", lambda facts: None)
-    replica = Backend(replica="judge/0", incarnation=1, node="bench", host="127.0.0.1", port=backend)
-    link.publish(Membership(epoch=1, routes=(Route(service="judge", backends=(replica,)),)))
-    task = asyncio.create_task(link.run())
+        write_join(directory / f"{name}.pem", join)
+        control_path = str(directory / f"{name}.sock")
+        with socket.create_server(("127.0.0.1", 0)) as listen, socket.create_server(("127.0.0.1", 0)) as hop:
+            self.port = listen.getsockname()[1]
+            self.peer = Peer(name, ("127.0.0.1",), hop.getsockname()[1])
+            fds = [listen.fileno(), hop.fileno()]
+            words = ["--listen-fd", str(fds[0]), "--hop-fd", str(fds[1]), "--control-path", control_path]
+            argv = [sys.executable, "-P", "-m", "retinue", "gateway", *words, "--join", str(directory / f"{name}.pem")]
+            self.process = subprocess.Popen(argv, pass_fds=fds)
+        self.link = GatewayLink(control_path, name, lambda facts: None)
+
+
+@asynccontextmanager
+async def serve(directory: Path) -> AsyncIterator[tuple[int, int, int]]:
+    """Start the backend and both gateways; yields the ports of the backend, its own gateway and the other one."""
+    with socket.create_server(("127.0.0.1", 0)) as listen:
+        backend = listen.getsockname()[1]
+        argv = [sys.executable, "-c", BACKEND, str(listen.fileno())]
+        child = subprocess.Popen(argv, pass_fds=[listen.fileno()])  # noqa: ASYNC220 (before anything is timed)
+    authority = build_authority("bench")
+    far, own = nodes = [Node(directory, authority, name) for name in ("far", "own")]
+    replica = Backend(replica="judge/0", incarnation=1, node="own", host="127.0.0.1", port=backend)
+    for node, peers in ((own, ()), (far, (own.peer,))):
+        node.link.publish(Membership(1, (Route(service="judge", backends=(replica,)),), peers))
+    tasks = [asyncio.create_task(node.link.run()) for node in nodes]
     try:
-        yield backend, gateway
+        yield backend, own.port, far.port
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        for child in children:
-            os.kill(child.pid, signal.SIGKILL)
-            child.wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for process in (child, *(node.process for node in nodes)):
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        async with serve(directory) as (backend, gateway):
+        async with serve(Path(directory)) as (backend, own, far):
             uvloop = "yes" if importlib.util.find_spec("uvloop") else "no"
             print(f"{os.cpu_count()} cores, uvloop in the gateway: {uvloop}; medians of {ROUNDS} rounds")
             for _ in range(2):
-                await time_rate(gateway, b"/judge")
+                await time_rate(far, b"/judge")
             for name, measure, scale, unit in (
                 ("p50 latency, one caller", time_latency, 1000.0, "ms"),
                 ("first event of a stream", time_stream, 1000.0, "ms"),
                 (f"rate, {CONNECTIONS} callers", time_rate, 1.0, "req/s"),
             ):
-                pairs = [(await measure(backend, b""), await measure(gateway, b"/judge")) for _ in range(ROUNDS)]
-                direct, through = (statistics.median(values) * scale for values in zip(*pairs, strict=True))
-                added = f", added {through - direct:.3f} {unit}" if unit == "ms" else ""
-                print(f"{name}: direct {direct:,.3f}, gateway {through:,.3f} {unit}{added}, x{through / direct:.2f}")
+                ways = ((backend, b""), (own, b"/judge"), (far, b"/judge"))
+                rounds = [[await measure(*way) for way in ways] for _ in range(ROUNDS)]
+                direct, through, hop = (statistics.median(values) * scale for values in zip(*rounds, strict=True))
+                print(
+                    f"{name}: direct {direct:,.3f}, gateway {through:,.3f}, hop {hop:,.3f} {unit};"
+                    f" gateway x{through / direct:.2f}, hop x{hop / direct:.2f} of direct, x{hop / through:.2f} of gateway"
+                )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ class Node:
         cert_pem, key_pem = certificate("agent", name)
         record = Join(
             run_id=RUN, attempt=0, node=name, addresses=(), run_dir="", attempt_dir="", node_dir=str(directory),
-            start_dir="", python="", version="", ca_pem=authority().ca_pem, cert_pem=cert_pem, key_pem=key_pem, token="t",
+            start_dir="", python="", version="", token="t",
+            ca_pem=authority().ca_pem, cert_pem=cert_pem, key_pem=key_pem,
         )  # fmt: skip
         write_join(self.join, record)
         self.link = GatewayLink(self.control_path, name, self._take)

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 from keeper_rig import HERE, Puppet, is_running, running_node, wait_for
@@ -61,11 +62,8 @@ def test_a_run_of_one_node_listens_on_loopback_alone() -> None:
         puppet.send(Bind(port))
         assert puppet.hear(Bound).hop_port is None
         assert ask_gateway(port)
-        held = [
-            line.split()
-            for table in ("tcp", "tcp6")
-            for line in open(f"/proc/{node.keeper_pid}/net/{table}", encoding="ascii").readlines()[1:]
-        ]
+        tables = [Path(f"/proc/{node.keeper_pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
+        held = [line.split() for table in tables for line in table.splitlines()[1:]]
         inodes = {os.readlink(f"/proc/{node.keeper_pid}/fd/{fd}") for fd in os.listdir(f"/proc/{node.keeper_pid}/fd")}
         mine = [line[1] for line in held if f"socket:[{line[9]}]" in inodes]
         assert mine == [f"0100007F:{port:04X}"]
@@ -79,10 +77,9 @@ def test_both_families_reach_one_socket(family: socket.AddressFamily) -> None:
             probe.bind((address, 0))
     except OSError:
         pytest.skip(f"no {address}: cannot here")
-    with listen_everywhere() as listener:
-        with socket.create_connection((address, listener.getsockname()[1]), timeout=20):
-            connection, _ = listener.accept()
-            connection.close()
+    with listen_everywhere() as listener, socket.socket(family) as caller:
+        caller.connect((address, listener.getsockname()[1]))
+        listener.accept()[0].close()
 
 
 def test_without_ipv6_the_hop_socket_is_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:

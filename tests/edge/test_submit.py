@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import yaml
 from fake_slurm import FakeSlurm
 
 from support.command import private_scratch, retinue
+from support.real_run import read_environs
 
 SLEEP = {"command": ["sleep", "600"]}
 JUDGE = {"command": ["sleep", "600"], "replicas": 2, "place": {"on": "env", "gpus": 4}}
@@ -246,6 +248,10 @@ AWKWARD = ["", "two words", "it's", '"$HOME"', "`id`", "a\nb", "#SBATCH --nodes=
 def scratch() -> Iterator[Path]:
     with private_scratch() as scratch:
         yield scratch
+        mark = f"SLURM_TMPDIR={scratch}".encode()
+        for pid, environ in read_environs():
+            if mark in environ.split(b"\0"):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_the_script_runs_the_manifest_as_it_was_with_every_argument_as_it_was(desk: Desk, scratch: Path) -> None:

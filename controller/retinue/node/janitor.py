@@ -119,7 +119,8 @@ def _fork_away(live: Callable[[], None]) -> tuple[int, int]:
                 raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             return pid, kernel.open_pidfd(pid)
         finally:
-            near.close()
+            with suppress(OSError):
+                near.send(b"!")
             os.waitpid(middle, 0)
 
 

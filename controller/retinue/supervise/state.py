@@ -34,6 +34,24 @@ class TrainerState(str, Enum):
     """Its first process ended, or could not be started."""
 
 
+class TrainerStop(Record, frozen=True):
+    """How far the stopping of the trainer is."""
+
+    signal: str
+    """What it is told, without SIG."""
+    began_s: float
+    kill_s: float
+    """Loop time at which its grace is over."""
+    has_heard: bool = False
+    """Its first process has the stop signal: from us, from the terminal, or with all of the job."""
+    has_tasks: bool = False
+    """Slurm tasks of it were found on our nodes; then these are told, and its first process is not."""
+    is_prodded: bool = False
+    """Its first process outlived its tasks and was signalled for that."""
+    is_killing: bool = False
+    """The grace is over."""
+
+
 class RunState(Record, frozen=True):
     """Saved on every change."""
 
@@ -46,8 +64,10 @@ class RunState(Record, frozen=True):
     trainer_pid: int = 0
     trainer_code: int | None = None
     trainer_signal: int | None = None
-    is_trainer_told: bool = False
-    """The trainer was sent its stop signal (or had it from the terminal)."""
+    trainer_stop: TrainerStop | None = None
+    """Set when the trainer is told to stop."""
+    signalled_utc: float | None = None
+    """When Slurm signalled every process of the job: it kills what is left `plan.kill_wait_s` later."""
     gateway_port: int | None = None
     is_launched: bool = False
     """The stub was told to start the nodes' launch."""

@@ -26,6 +26,8 @@ class Child:
         self.is_reaped = False
         self.is_killed = False
         """SIGKILL was sent to it: it does nothing more."""
+        self.is_deaf = False
+        """It hears no signal but SIGKILL."""
         self.is_hung = False
         """It was given up: dead, but the kernel does not let go of it."""
         self._forked: spawn.Child | None = None
@@ -96,7 +98,9 @@ class Child:
         return {"code": self.code, "signal": self.signal}
 
     def send_signal(self, number: int) -> None:
-        """Signal the process itself, while it is ours to signal."""
+        """Signal the process itself, while it is ours to signal; one that hears nothing else is killed when it is to end."""
+        if self.is_deaf and number == signal.SIGTERM:
+            number = signal.SIGKILL
         if self.is_alive:
             os.kill(self.pid, number)
             self.is_killed = self.is_killed or number == signal.SIGKILL

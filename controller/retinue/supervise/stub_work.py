@@ -13,6 +13,7 @@ from retinue.node import spawn
 from retinue.node.census import LAUNCH_TAG
 from retinue.supervise.stub_bounded import run_bounded
 from retinue.supervise.stub_children import Child
+from retinue.supervise.stub_deaf import Ears
 from retinue.supervise.stub_leftovers import scan_left
 from retinue.supervise.stub_proof import Proof
 from retinue.supervise.stub_run import Run, say, write_stderr
@@ -53,6 +54,8 @@ class Work:
         self._ignored = ignored
         self._tell = tell
         self._pipe_fd = -1
+        self._ears: Ears | None = None
+        """Of a launch that is to be deaf; holds the listener as long as the stub lives."""
         self._line = b""
         self._has_words = False
         """What the launch prints beside reports is the controller's to read."""
@@ -93,6 +96,7 @@ class Work:
         argv = [str(word) for word in order["argv"]]
         has_stop_fd = bool(order.get("stop_fd"))
         self._has_words = bool(order.get("has_words"))
+        ears = Ears() if order.get("is_deaf") else None
         self._pipe_fd, far = os.pipe()
         os.set_blocking(self._pipe_fd, False)
         self.launch = Child(
@@ -105,13 +109,17 @@ class Work:
                 keep_fds=(self._stop_fd,) if has_stop_fd else (),
                 # An outer process that we start ourselves: a stop in its first moment must find it able to report.
                 blocked=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if has_stop_fd else (),
-            )
+            ),
+            steps=[("ears", ears.close_in_child)] if ears else (),
         )
+        self._ears = ears
         os.close(far)
         self.settle_launch()
 
     def settle_launch(self) -> None:
         if self.launch is not None and self.launch.settle_exec():
+            if self._ears is not None:
+                self.launch.is_deaf = self._ears.take_listener()
             self._tell_state("launch", self.launch)
 
     def read_launch(self) -> None:
@@ -221,8 +229,8 @@ class Work:
             self.proof.take_exit(pid, status)
 
     def _end_child(self, name: str, child: Child, status: int) -> None:
-        if child.is_exec_pending and child.settle_exec():
-            self._tell_state(name, child)
+        if child.is_exec_pending:
+            self.settle_launch() if child is self.launch else self.settle_trainer()
         child.note_status(status)
         if not child.is_refused:
             self._tell({"ev": f"{name}_exited", **child.describe_exit()})
