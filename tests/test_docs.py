@@ -14,6 +14,8 @@ import pytest
 
 from retinue.allocation.described import parse_description
 from retinue.cli.main import cli
+from retinue.doctor import remedies
+from retinue.doctor.judgement import PROBES
 from retinue.manifest.files import read_manifest
 from retinue.plan.build import build_plan
 from retinue.supervise.ending import Cause
@@ -28,6 +30,7 @@ README = ROOT / "README.md"
 GLOSSARY = ROOT / "docs" / "glossary.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 FAULTS = ROOT / "docs" / "faults.md"
+DOCTOR = ROOT / "docs" / "doctor.md"
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -206,6 +209,18 @@ def test_every_fault_is_tested_in_files_that_exist() -> None:
         files = re.findall(r"`([\w/]+\.py)`", row[3])
         assert files, f"{row[0]} names no test"
         assert [name for name in files if not (ROOT / "tests" / name).is_file()] == [], row[0]
+
+
+def test_every_probe_of_the_doctor_has_its_section() -> None:
+    assert re.findall(r"^## ([a-z-]+)$", DOCTOR.read_text(), re.MULTILINE) == list(PROBES)
+
+
+def test_every_remedy_of_the_doctor_is_in_its_page_word_for_word() -> None:
+    page = " ".join(DOCTOR.read_text().replace("`", "").split())
+    named = {"python": "PYTHON", "kind": "KIND", "masks": "MASKS", "lsm": "LSM", "path": "PATH", "user": "USER"}
+    texts = {name: text for name, text in vars(remedies).items() if name.isupper() and name not in ("YOU", "ADMIN")}
+    assert len(texts) > 25
+    assert [name for name, text in texts.items() if text.format(**named).replace("`", "") not in page] == []
 
 
 def test_decisions_are_numbered_without_a_gap_and_have_their_three_parts() -> None:

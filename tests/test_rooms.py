@@ -25,7 +25,9 @@ FLOORS = {
     "node": 3,
     "gateway": 3,
     "checks": 3,
+    "sandbox": 3,
     "client": 3,
+    "doctor": 3,
     "supervise": 4,
     "cli": 5,
 }
@@ -40,11 +42,20 @@ SHARED_RECORDS = {
 }
 """What the rooms of floor 3 may know of each other: the agent dials with channel's client."""
 SAME_FLOOR = {
-    ("node", "channel"): SHARED_RECORDS,
+    ("node", "channel"): SHARED_RECORDS | {"retinue.channel.context"},
     ("node", "journal"): {"retinue.journal.writer"},
     ("node", "gateway"): {"retinue.gateway.link", "retinue.gateway.control"},
     ("checks", "node"): {"retinue.node.kernel"},
     ("checks", "journal"): {"retinue.journal.writer"},
+    ("doctor", "node"): {
+        "retinue.node.kernel",
+        "retinue.node.host_settings",
+        "retinue.node.namespace",
+        "retinue.node.spawn",
+    },
+    ("doctor", "checks"): {"retinue.checks.jail", "retinue.checks.records"},
+    ("sandbox", "doctor"): {"retinue.doctor.judgement", "retinue.doctor.judge_files", "retinue.doctor.records"},
+    ("sandbox", "node"): {"retinue.node.host_settings"},
     ("gateway", "channel"): {
         "retinue.channel.messages",
         "retinue.channel.join",
@@ -68,6 +79,8 @@ DOORS = {
     "multidict": {"gateway"},
     "uvloop": {"gateway"},
     "cryptography": {"channel"},
+    "pyslurm": {"slurm"},
+    "setuptools": {"sandbox"},
     "click": {"cli"},
     "rich": {"cli"},
 }
@@ -125,6 +138,7 @@ def test_a_room_imports_lower_floors_only_and_libraries_by_their_door(path: Path
         ("retinue.node.outer", {"asyncio", "ssl", "aiohttp", "pydantic", "yaml", "click", "cryptography"}),
         ("retinue.node.keeper", {"asyncio", "ssl", "aiohttp", "pydantic", "yaml", "click", "cryptography"}),
         ("retinue.node.agent", {"aiohttp", "pydantic", "yaml", "click", "rich", "cryptography"}),
+        ("retinue.doctor.main", {"asyncio", "ssl", "aiohttp", "pydantic", "yaml", "click", "rich", "cryptography"}),
         ("retinue.supervise.main", {"aiohttp", "pydantic", "yaml", "click", "rich"}),
     ],
 )

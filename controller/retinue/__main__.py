@@ -43,6 +43,8 @@ def _find_role(role: str) -> Callable[[], int]:
             from retinue.node.agent import main as run_role
         case "gateway":
             from retinue.gateway.main import main as run_role
+        case "facts":
+            from retinue.doctor.main import main as run_role
         case _:
             from retinue.cli.main import main as run_cli
 

@@ -192,10 +192,8 @@ async def main() -> None:
                 ways = ((backend, b""), (own, b"/judge"), (far, b"/judge"))
                 rounds = [[await measure(*way) for way in ways] for _ in range(ROUNDS)]
                 direct, through, hop = (statistics.median(values) * scale for values in zip(*rounds, strict=True))
-                print(
-                    f"{name}: direct {direct:,.3f}, gateway {through:,.3f}, hop {hop:,.3f} {unit};"
-                    f" gateway x{through / direct:.2f}, hop x{hop / direct:.2f} of direct, x{hop / through:.2f} of gateway"
-                )
+                shares = f"x{through / direct:.2f} and x{hop / direct:.2f} of direct, x{hop / through:.2f} by the hop"
+                print(f"{name}: direct {direct:,.3f}, gateway {through:,.3f}, hop {hop:,.3f} {unit}; {shares}")
 
 
 if __name__ == "__main__":

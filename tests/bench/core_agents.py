@@ -57,11 +57,11 @@ Lean = Welcome | BindGateway | LaunchOrder | StopOrder | Dropped | EndNode
 class Agent:
     """One node."""
 
-    def __init__(self, crowd: "Crowd", join: Join, nonce: str, is_watcher: bool) -> None:
-        self.crowd, self.join, self.nonce = crowd, join, nonce
+    def __init__(self, crowd: "Crowd", join: Join, nonce: str, number: int) -> None:
+        self.crowd, self.join, self.nonce, self.number = crowd, join, nonce, number
         self.up: dict[str, int] = {}
         """Replica -> incarnation that is ready."""
-        kind = FromController if is_watcher else Lean
+        kind = FromController if number < WATCHERS else Lean
         self.wire = Wire(kind, lambda wire: None, lambda wire, message: self.take(message), self.end)
         self.sock: socket.socket | None = None
         self.context = build_client_context(join.ca_pem, join.cert_pem, join.key_pem)
@@ -73,7 +73,8 @@ class Agent:
             lambda: self.wire, sock=await connect(host, port), ssl=self.context, server_hostname=self.join.server_name
         )
         self.sock = transport.get_extra_info("socket")
-        self.wire.send(Hello(self.join.node, self.join.version, self.nonce, pid=2, host_pid=4711))
+        addresses = tuple(f"10.{network}.{self.number // 250}.{self.number % 250}" for network in range(2))
+        self.wire.send(Hello(self.join.node, self.join.version, self.nonce, pid=2, host_pid=4711, addresses=addresses))
 
     def count_received(self) -> int:
         """Say how many bytes the kernel took in on this connection, TLS included."""
@@ -88,7 +89,7 @@ class Agent:
                 self.is_welcome = True
                 self.crowd.welcome()
             case BindGateway(port=port):
-                self.wire.send(GatewayBound(port, True))
+                self.wire.send(GatewayBound(port, True, hop_port=30000))
             case LaunchOrder(spec=spec):
                 self.launch(spec.replica, spec.incarnation)
             case StopOrder(replica=key, incarnation=number):
@@ -123,7 +124,7 @@ class Crowd:
     def __init__(self, join_dir: Path) -> None:
         joins = [read_join(path) for path in sorted(join_dir.iterdir())]
         nonce = (Path(joins[0].attempt_dir) / "nonce").read_text()
-        self.agents = [Agent(self, join, nonce, at < WATCHERS) for at, join in enumerate(joins)]
+        self.agents = [Agent(self, join, nonce, at) for at, join in enumerate(joins)]
         self.welcomed = self.memberships = 0
         self.open = len(self.agents)
         self.crashed: dict[str, float] = {}

@@ -91,6 +91,9 @@ class GatewaySpy:
     def publish(self, membership: Membership) -> None:
         self.memberships.append(membership)
 
+    def tell_controller(self, is_there: bool) -> None:
+        self.has_controller = is_there
+
     def drop(self, replica: str, incarnation: int, cause: str) -> None:
         self.drops.append((replica, incarnation, cause))
 

@@ -11,10 +11,12 @@ from support.command import MANIFEST, retinue
 COMMANDS = (
     "run",
     "up",
+    "submit",
     "down",
     "check",
     "plan",
     "status",
+    "top",
     "why",
     "logs",
     "events",

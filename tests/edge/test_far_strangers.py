@@ -77,6 +77,19 @@ async def test_the_certificate_of_a_node_is_what_opens_it(tmp_path: object) -> N
         assert nothing.startswith(b"HTTP/1.1 404")
 
 
+async def test_a_refused_body_that_was_not_read_is_never_taken_for_the_next_request(tmp_path: object) -> None:
+    async with open_nodes("n1", "n2") as nodes:
+        publish_all(nodes, await nodes[1].open_replica(answer_with("secret"), incarnation=2))
+        refused = ASK.replace(b"GET", b"POST").replace(
+            b"\r\n\r\n", b"\r\nExpect: 100-continue\r\nContent-Length: 99\r\n\r\n"
+        )
+        answer = await talk(
+            nodes[1], build_context(("agent", "n1", RUN), tmp_path), refused + ASK.replace(b"#1", b"#2")
+        )
+        assert b"X-Retinue-Far-Fault: unreached on its node n2 runs #2 by now" in answer
+        assert (answer.count(b"HTTP/1.1 "), b"secret" in answer) == (1, False)
+
+
 async def test_plain_http_gets_nothing_at_the_hop_port() -> None:
     async with open_nodes("n1", "n2") as nodes:
         publish_all(nodes, await nodes[1].open_replica(answer_with("secret")))

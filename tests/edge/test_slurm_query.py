@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,11 +152,11 @@ class Job:
 
 
 @pytest.fixture
-def library(tmp_path: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def library(tmp_path: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory for PYTHONPATH in which a test puts its pyslurm."""
     monkeypatch.setattr("retinue.slurm.query.is_pyslurm_there", lambda: True)
     slurm.play("scontrol", f"print({LINE!r})")
-    yield tmp_path
+    return tmp_path
 
 
 def put_library(library: Path, load: str = "", text: str = "") -> str:

@@ -117,17 +117,17 @@ def test_a_signal_means_what_slurm_says_it_means(
 ) -> None:
     slurm.play("scontrol", build_scontrol(**told))
     rig.start(f"hear('stop')\n{end_by('signal', 143)}", **POLICY)
+    rig.await_event("hello")
     rig.signal_stub(number)
     rig.wait()
     assert rig.verdict["ended_by"] == ended_by
     assert list_acts(slurm) == acts
 
 
-def test_a_slurm_that_does_not_answer_delays_the_end_by_seconds_and_decides_nothing(
-    rig: Rig, slurm: FakeSlurm
-) -> None:
+def test_a_slurm_that_does_not_answer_delays_the_end_by_seconds_and_decides_nothing(rig: Rig, slurm: FakeSlurm) -> None:
     slurm.play("scontrol", "time.sleep(600)")
     rig.start(f"hear('stop')\n{end_by('signal', 143)}", **POLICY)
+    rig.await_event("hello")
     rig.signal_stub(signal.SIGTERM)
     rig.wait()
     assert rig.verdict["ended_by"] == "signal"

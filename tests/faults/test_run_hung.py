@@ -19,11 +19,13 @@ by_user = pytest.mark.parametrize("uid", [0, NOBODY], ids=["root", "user"])
 
 def kill_and_await_successors(run: RealRun) -> None:
     """Kill both replicas; what answers afterwards was started, probed and published after that."""
+    # The caller may be another user than the run's.
+    token = (run.run_dir / "token").read_text()
     url = run.url("server")
-    before = {ask(url)["pid"] for _ in range(8)}
+    before = {ask(url, token=token)["pid"] for _ in range(8)}
     for index in (0, 1):
         os.kill(run.replica(f"server/{index}")["host_pid"], signal.SIGKILL)
-    wait_for("an answer of a successor", lambda: ask(url)["pid"] not in before)
+    wait_for("an answer of a successor", lambda: ask(url, token=token)["pid"] not in before)
 
 
 def end_well(run: RealRun, disk: HangingDisk) -> None:

@@ -5,20 +5,21 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.hanging_disk import NOBODY, HangingDisk, needs_fuse, run_on_hanging_disk
-from support.real_run import RealRun, server_service, wait_for
+from support.real_run import RealRun, is_running, server_service, wait_for
 
 pytestmark = needs_fuse
 PATIENCE_S = 30.0
 """Far more than it takes, and less than the sum of what everybody would wait for it on his own."""
 TALK = "while :; do echo talk; sleep 0.05; done"
 CHATTERBOX = {"command": ["/bin/sh", "-c", TALK], "stop": {"grace": "3s"}}
-WRITER = "import sys\nwhile True:\n with open(sys.argv[1], 'a') as file: file.write('x')\n"
-"""Opens, writes and closes: where the disk hangs, so does it, and no signal gets it out of close(2)."""
+HOLDER = "import signal, sys\nfile = open(sys.argv[1], 'w')\nprint('up', file=file, flush=True)\nsignal.pause()\n"
+"""Has a file open: where the disk hangs, its death is stuck in the close of it, and no signal changes that."""
 
 by_user = pytest.mark.parametrize("uid", [0, NOBODY], ids=["root", "user"])
 
@@ -36,6 +37,11 @@ def stop_and_time(run: RealRun, number: int = signal.SIGTERM) -> int:
     code = run.wait_end(PATIENCE_S)
     print(f"the stop took {time.monotonic() - began_s:.1f} s")
     return code
+
+
+def has_output(disk: HangingDisk) -> bool:
+    path = disk.backing / "output"
+    return path.exists() and bool(path.read_text())
 
 
 def find_survivors(verdict: dict[str, Any]) -> list[int]:
@@ -86,14 +92,12 @@ def test_a_directory_that_comes_back_just_in_time_gets_the_verdict() -> None:
 
 @by_user
 def test_a_trainer_that_the_kernel_keeps_is_killed_given_up_and_named(uid: int) -> None:
-    trainer = [sys.executable, "-c", WRITER, "disk/output"]
-    with run_on_hanging_disk({"server": server_service()}, trainer, uid) as (run, disk):
-        pid = run.status()["trainer"]["pid"]
-        disk.hang_in_close()
-        run.signal(signal.SIGTERM)
-        # The second one leaves two seconds of the trainer's grace.
-        run.signal(signal.SIGTERM)
-        assert run.wait_end(PATIENCE_S) == 137
+    trainer = [sys.executable, "-c", HOLDER, "disk/output"]
+    with run_on_hanging_disk({"server": server_service()}, trainer, uid, stop_grace="1s") as (run, disk):
+        pid = run.wait("the trainer's pid", lambda: run.status()["trainer"]["pid"])
+        wait_for("the trainer to have its file open", lambda: has_output(disk))
+        disk.hang()
+        assert stop_and_time(run) == 137
         verdict = read_said_verdict(run)
         assert pid in find_survivors(verdict), verdict
         assert_true_and_nothing_later(run, disk, verdict)
@@ -101,9 +105,10 @@ def test_a_trainer_that_the_kernel_keeps_is_killed_given_up_and_named(uid: int) 
 
 @by_user
 def test_a_service_that_the_kernel_keeps_does_not_keep_the_run(uid: int) -> None:
-    services = {"writer": {"command": [sys.executable, "-c", WRITER, "disk/output"], "stop": {"grace": "1s"}}}
+    services = {"holder": {"command": [sys.executable, "-c", HOLDER, "disk/output"], "stop": {"grace": "1s"}}}
     with run_on_hanging_disk(services, uid=uid) as (run, disk):
-        disk.hang_in_close()
+        wait_for("the service to have its file open", lambda: has_output(disk))
+        disk.hang()
         assert stop_and_time(run) == 143
         assert_true_and_nothing_later(run, disk, read_said_verdict(run))
 
@@ -122,3 +127,18 @@ def test_a_run_that_loses_one_of_ours_while_it_hangs_ends_in_time(role: str, uid
         disk.go_on()
         run.assert_nothing_left()
         wait_for("the controller to go", lambda: not os.path.exists(f"/proc/{controller}"))
+
+
+def test_a_stub_whose_own_output_is_on_the_disk_that_hangs_ends_the_run_as_soon_as_it_is_back() -> None:
+    services = {"box": CHATTERBOX}
+    with run_on_hanging_disk(services, redirect='exec "$@" >disk/output 2>&1') as (run, disk):
+        stub = run.stub_pid()
+        node = run.node()
+        disk.hang()
+        run.signal(signal.SIGTERM)
+        wait_for("the keeper to be ended meanwhile", lambda: not is_running(node["agent_host_pid"]), PATIENCE_S)
+        wait_for("the node directory to go meanwhile", lambda: not run.node_dirs(), PATIENCE_S)
+        assert Path(f"/proc/{stub}").exists(), "its own output keeps it: the kernel flushes that when it exits"
+        disk.go_on()
+        assert run.wait_end(PATIENCE_S) == 143
+        run.assert_nothing_left()

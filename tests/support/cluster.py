@@ -115,6 +115,14 @@ class Cluster:
         """`stop`, `kill` or `start`; steps live on without it."""
         self.ask("slurmd", what, node)
 
+    def kill_stepd(self, step: str, host: str) -> None:
+        """SIGKILL Slurm's own process of a step (`7.0`) on one host: nobody may do that but root."""
+        self.ask("kill-stepd", step, host)
+
+    def shadow(self, source: Path, target: Path, host: str) -> None:
+        """Have one host see another file or directory at a path; undone after the test."""
+        self.ask("shadow", str(source), str(target), host)
+
     def restore(self) -> None:
         """Undo every fault, end every job and process of the test users, and wait until all nodes are idle."""
         self.ask("restore")

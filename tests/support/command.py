@@ -72,13 +72,14 @@ def start_in_scene(run: RealRun, prefix: Sequence[str] = (), terminal: int | Non
     return run
 
 
-def ask(url: str, body: bytes = b"hello there", patience_s: float = PATIENCE_S) -> dict[str, Any]:
-    """Ask a service through its stable URL until it answers."""
+def ask(url: str, body: bytes = b"hello there", patience_s: float = PATIENCE_S, token: str = "") -> dict[str, Any]:
+    """Ask a service through its stable URL until it answers; another user than the run's needs its token."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    headers = {"X-API-Key": token.strip()} if token else {}
 
     def try_once() -> dict[str, Any] | None:
         try:
-            with opener.open(urllib.request.Request(url, body), timeout=patience_s) as answer:
+            with opener.open(urllib.request.Request(url, body, headers), timeout=patience_s) as answer:
                 said: dict[str, Any] = json.loads(answer.read())
                 return said
         except (urllib.error.URLError, OSError):

@@ -60,19 +60,28 @@ class HangingDisk:
 
 @contextmanager
 def run_on_hanging_disk(
-    services: dict[str, Any], trainer: list[str] | None = None, uid: int = 0
+    services: dict[str, Any],
+    trainer: list[str] | None = None,
+    uid: int = 0,
+    stop_grace: str = "60s",
+    redirect: str = 'exec "$@"',
 ) -> Iterator[tuple[RealRun, HangingDisk]]:
-    """Start a run there and wait until it is running; all of it is ended when the test is over."""
+    """Start a run there and wait until it is running; all of it is ended when the test is over.
+
+    Shape: `redirect` is what a shell in the test's directory does with the command, as a batch script would.
+    """
     with tempfile.TemporaryDirectory(prefix="rt-hung-", dir="/tmp") as name:
         directory = Path(name)
         disk = HangingDisk(directory)
         for path in (directory, disk.backing):
             os.chown(path, uid, uid)
         run = RealRun(directory, services, trainer)
+        with open(run.manifest, "a") as manifest:
+            manifest.write(f"trainer: {{stop: {{grace: {stop_grace}}}}}\n")
         run.run_dir = disk.mountpoint / "run"
         user = ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups") if uid else ()
         try:
-            start_in_scene(run, prefix=(*disk.enter, *user))
+            start_in_scene(run, prefix=(*disk.enter, *user, "/bin/sh", "-c", redirect, "sh"))
             run.run_dir = disk.backing / "run"
             run.wait_phase("running")
             yield run, disk

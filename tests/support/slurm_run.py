@@ -38,7 +38,7 @@ class SlurmRun:
         self.place.mkdir()
         self.run_dir = self.place / "run"
         self.manifest = self.place / "run.yaml"
-        self.manifest.write_text(yaml.safe_dump({"retinue": 1, "run": {"name": name}} | manifest))
+        self.manifest.write_text(yaml.safe_dump({"retinue": 1, "run": {"name": name}} | manifest, sort_keys=False))
         self.trainer = "sleep 300"
         self.job = ""
 
@@ -118,10 +118,27 @@ class SlurmRun:
         ran = self.cluster.run_on(host, ["kill", f"-{signal}", str(pid)])
         assert ran.code == 0, ran.err
 
-    def find(self, host: str, *words: str) -> list[int]:
-        """Pids of the user's processes of this run on a host whose command line has all these words."""
+    def find(self, host: str, program: str, *words: str) -> list[int]:
+        """Pids of the user's processes on a host whose command line begins with the program and has all these words."""
         processes = self.cluster.processes(host)
-        return sorted(pid for pid, args in processes.items() if all(word in args for word in words))
+        return sorted(
+            pid
+            for pid, args in processes.items()
+            if args.startswith(f"{program} ") and all(word in args for word in words)
+        )
+
+    def find_role(self, host: str, role: str) -> list[int]:
+        """Pids of our own processes of this role (`agent`, `gateway`, `keeper`, `stub`)."""
+        return self.find(host, sys.executable, f" retinue {role} ", f"-{self.status()['run_id']}/")
+
+    def find_outer(self, host: str) -> list[int]:
+        """Pids of the outer process and of its janitor, which has the same words."""
+        return self.find(host, sys.executable, f" retinue node {self.run_dir}/")
+
+    def find_srun(self) -> list[int]:
+        """Pids of the launch's srun on the batch host: the client, and its shepherd."""
+        batch_host = self.cluster.job(self.job)["BatchHost"]
+        return self.find(batch_host, "srun", f" retinue node {self.run_dir}/")
 
     def end(self) -> dict[str, Any]:
         """End the trainer's way: by a stop signal to the stub; return the verdict."""

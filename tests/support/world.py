@@ -21,7 +21,9 @@ from retinue.channel.messages import (
     Membership,
     Observed,
     Report,
+    SignalTasks,
     StopOrder,
+    TasksSeen,
 )
 from retinue.plan.records import Dependency, GroupPlan, Plan, ReplicaPlan, ServicePlan, TrainerPlan
 from retinue.supervise.fleet import Fleet, Seat
@@ -119,7 +121,11 @@ def build_test_plan(
     lanes = lanes or [tuple(entry.name for entry in services)]
     return Plan(
         name="test",
-        allocation=Allocation(tuple(Node(name, 8, 1000) for name in nodes), end_utc=fields.pop("end_utc", None)),
+        allocation=Allocation(
+            tuple(Node(name, 8, 1000) for name in nodes),
+            job_id=fields.pop("job_id", None),
+            end_utc=fields.pop("end_utc", None),
+        ),
         groups=(GroupPlan("all", nodes),),
         services=tuple(services),
         replicas=tuple(replicas),
@@ -153,6 +159,10 @@ class ScriptedNode:
     gateway_port: int | None = None
     is_connected: bool = False
     refused_ports: set[int] = field(default_factory=set)
+    tasks: int = 0
+    """Slurm tasks of the trainer here."""
+    told: list[str] = field(default_factory=list)
+    """Signals that these were sent."""
 
     def join(self) -> None:
         self.is_connected = True
@@ -191,10 +201,27 @@ class ScriptedNode:
                 self.published = {
                     route.service: {(b.replica, b.incarnation) for b in route.backends} for route in routes
                 }
+            case SignalTasks(signal=name):
+                self._signal_tasks(name)
             case EndNode():
                 self.alive.clear()
                 self.is_connected = False
                 self.world.after(0.1, lambda: self.world.end_node(self.name))
+
+    def _signal_tasks(self, name: str) -> None:
+        """Each task is told once; it ends `world.task_stop_s` later, or of KILL at once."""
+        had = self.told.count(name)
+        if name and self.tasks and not had:
+            self.told.append(name)
+            stop_s = 0.0 if name == "KILL" else self.world.task_stop_s
+            if stop_s is not None:
+                self.world.after(stop_s, self._end_tasks)
+        self.say(TasksSeen(name, int(had or self.tasks > 0), self.tasks))
+
+    def _end_tasks(self) -> None:
+        self.tasks = 0
+        if not any(node.tasks for node in self.world.nodes.values()) and self.world.client_s is not None:
+            self.world.after(self.world.client_s, lambda: self.world.end_trainer(0, None))
 
     def say(self, message: Any) -> None:
         if self.is_connected:
@@ -270,6 +297,10 @@ class World:
     ) -> None:
         self.plan, self.scripts, self.trainer_s = plan, scripts or {}, trainer_s
         self.trainer_code, self.trainer_stop_s = 0, 0.5
+        self.task_stop_s: float | None = 0.5
+        """From a trainer's tasks' signal to their end; None: they ignore it."""
+        self.client_s: float | None = 0.1
+        """From the last task's end to that of the trainer's first process; None: it waits to be told."""
         self.files_s = 0.05
         """Until the files that the trainer reads first are written."""
         self.now, self.started_utc = 1000.0, 1_000_000.0

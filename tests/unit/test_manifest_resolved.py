@@ -69,6 +69,11 @@ def build_service(dice: random.Random, before: list[str], groups: list[str]) -> 
     return service
 
 
+def build_requeue(dice: random.Random) -> dict[str, Any]:
+    ends = dice.sample(("preempted", "node_fail"), dice.randrange(3))
+    return {"requeue": {"on": ends, "max": dice.randrange(1, 9)}} if ends else {}
+
+
 def build_manifest(dice: random.Random) -> dict[str, Any]:
     groups = [f"g{n}" for n in range(dice.randrange(3))]
     services: dict[str, Any] = {}
@@ -76,7 +81,7 @@ def build_manifest(dice: random.Random) -> dict[str, Any]:
         services[f"s-{n}"] = build_service(dice, list(services), ["all", *groups])
     manifest: dict[str, Any] = {
         "retinue": 1,
-        "run": {"name": "r", "drain": f"{dice.randrange(99)}s"},
+        "run": {"name": "r", "drain": f"{dice.randrange(99)}s", **build_requeue(dice)},
         "services": services,
     }
     if groups:

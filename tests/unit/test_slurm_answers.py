@@ -5,13 +5,13 @@ import pytest
 from retinue.slurm.answers import JobState, KillTimes, Unknown, parse_job, parse_kill_times, parse_time
 
 RUNNING = (
-    "JobId=15 JobName={name} UserId=rl(1001) GroupId=rl(1001) MCS_label=N/A Priority=1 Nice=0 Account=(null) QOS=(null) "
+    "JobId=15 JobName={name} UserId=rl(1001) GroupId=rl(1001) MCS_label=N/A Priority=1 Nice=0 Account=(null) QOS=x "
     "JobState={state} Reason={reason} Dependency=(null) Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 "
     "ExitCode=0:0 RunTime=00:00:03 TimeLimit=01:00:00 TimeMin=N/A SubmitTime=2026-11-30T20:14:43 "
     "EligibleTime=2026-11-30T20:14:43 AccrueTime=2026-11-30T20:14:43 StartTime=2026-11-30T20:14:43 EndTime={end} "
     "Deadline=N/A PreemptEligibleTime=2026-11-30T20:14:43 PreemptTime={preempted} SuspendTime=None SecsPreSuspend=0 "
     "LastSchedEval=2026-11-30T20:14:43 Scheduler=Main Partition=low AllocNode:Sid=login:7 ReqNodeList=(null) "
-    "ExcNodeList=(null) NodeList=node[1-3] BatchHost=node1 NumNodes=3 NumCPUs=3 Command={command} WorkDir=/home/rl Power=\n"
+    "ExcNodeList=(null) NodeList=node[1-3] BatchHost=node1 NumNodes=3 NumCPUs=3 Command={command} WorkDir=/rl Power=\n"
 )
 """As Slurm 22.05.8 prints it with TZ=UTC0."""
 
@@ -59,7 +59,9 @@ def test_slurms_reason_its_restarts_and_a_preemption_under_way_are_kept() -> Non
 
 
 def test_final_is_only_what_a_job_never_leaves() -> None:
-    assert [word for word in ("TIMEOUT", "NODE_FAIL", "COMPLETING", "PENDING", "NOT_KNOWN") if JobState(word).is_final] == [
+    assert [
+        word for word in ("TIMEOUT", "NODE_FAIL", "COMPLETING", "PENDING", "NOT_KNOWN") if JobState(word).is_final
+    ] == [
         "TIMEOUT",
         "NODE_FAIL",
     ]

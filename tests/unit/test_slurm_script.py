@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.manifest.files import find_shipped
 from retinue.slurm.script import Default, Script, build_options, hide_values, quote_word, render_options, render_script
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "submit.sbatch"
@@ -66,6 +67,13 @@ def test_nothing_that_sbatch_would_take_for_an_option_comes_from_an_argument() -
         "#SBATCH --no-kill",
     ]
     assert build_options(SCRIPT.defaults) == ("--output=/scratch/my team/runs/x/slurm-%j.out",)
+
+
+def test_the_script_that_people_copy_is_bash_and_ends_in_exec() -> None:
+    path = find_shipped("sbatch") / "retinue.sbatch"
+    subprocess.run(["bash", "-n", str(path)], check=True)
+    commands = [line for line in path.read_text().splitlines() if line and not line.startswith(("#", " "))]
+    assert [line.split()[0] for line in commands] == ["unset", "exec"]
 
 
 @pytest.mark.parametrize("word", AWKWARD, ids=repr)

@@ -5,8 +5,9 @@ import pytest
 from retinue.slurm.hygiene import scrub_for_query, scrub_for_step, scrub_for_submit, scrub_for_trainer
 from retinue.slurm.version import build_step_flags, parse_slurm_version
 
-OLD = "--nodes=4 --ntasks=4 --ntasks-per-node=1 --overlap --mem=0{gres} --cpu-bind=none --wait=0 --kill-on-bad-exit=0{no_kill}"
-NEW = "--nodes=4 --ntasks=4 --ntasks-per-node=1 --external-launcher --cpu-bind=none --wait=0 --kill-on-bad-exit=0{no_kill}"
+SIZE, LIVES = "--nodes=4 --ntasks=4 --ntasks-per-node=1", " --cpu-bind=none --wait=0 --kill-on-bad-exit=0{no_kill}"
+OLD = SIZE + " --overlap --mem=0{gres}" + LIVES
+NEW = SIZE + " --external-launcher" + LIVES
 TAIL = " --mpi=none --input=none --export=ALL --quiet"
 
 
@@ -40,19 +41,70 @@ def test_the_version_is_found_in_what_srun_says(text: str, version: str | None) 
 
 # --- environments ---------------------------------------------------------------------
 
-COMMON = """CLUSTER_NAME CONF CPUS_ON_NODE GTIDS JOBID JOB_CPUS_PER_NODE JOB_GID JOB_ID JOB_NAME JOB_NODELIST JOB_NUM_NODES
-JOB_PARTITION JOB_UID JOB_USER LOCALID NNODES NODEID NODELIST PRIO_PROCESS PROCID SUBMIT_DIR SUBMIT_HOST TASKS_PER_NODE
-TASK_PID TOPOLOGY_ADDR TOPOLOGY_ADDR_PATTERN""".split()
+COMMON = (
+    "CLUSTER_NAME",
+    "CONF",
+    "CPUS_ON_NODE",
+    "GTIDS",
+    "JOBID",
+    "JOB_CPUS_PER_NODE",
+    "JOB_GID",
+    "JOB_ID",
+    "JOB_NAME",
+    "JOB_NODELIST",
+    "JOB_NUM_NODES",
+    "JOB_PARTITION",
+    "JOB_UID",
+    "JOB_USER",
+    "LOCALID",
+    "NNODES",
+    "NODEID",
+    "NODELIST",
+    "PRIO_PROCESS",
+    "PROCID",
+    "SUBMIT_DIR",
+    "SUBMIT_HOST",
+    "TASKS_PER_NODE",
+    "TASK_PID",
+    "TOPOLOGY_ADDR",
+    "TOPOLOGY_ADDR_PATTERN",
+)
 RECORDED = {
     "22.05": [*COMMON, "NODE_ALIASES", "WORKING_CLUSTER"],
     "25.11": [*COMMON, "JOB_END_TIME", "JOB_START_TIME", "OOM_KILL_STEP"],
 }
 """What a plain batch script finds, after SLURM_; recorded on real ones."""
-LEAKED = """SLURM_CPU_BIND SLURM_CPU_BIND_LIST SLURM_CPU_BIND_TYPE SLURM_CPU_BIND_VERBOSE SLURM_MEM_BIND_LIST
-SLURM_DISTRIBUTION SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_NTASKS SLURM_NTASKS_PER_NODE SLURM_STEP_ID
-SLURM_STEPID SLURM_STEP_NODELIST SLURM_SRUN_COMM_PORT SLURM_LAUNCH_NODE_IPADDR SLURM_EXPORT_ENV SRUN_CPUS_PER_TASK
-SLURM_GPUS_PER_TASK SLURM_GPUS_PER_NODE SLURM_LABELIO SLURM_UNBUFFEREDIO SLURM_EXTERNAL_LAUNCHER""".split()
-OWN = {"PATH": "/bin", "HOME": "/home/rl", "SLURMD_NODENAME": "node1", "SLURM_TMPDIR": "/tmp/7", "CUDA_VISIBLE_DEVICES": "0"}
+LEAKED = (
+    "SLURM_CPU_BIND",
+    "SLURM_CPU_BIND_LIST",
+    "SLURM_CPU_BIND_TYPE",
+    "SLURM_CPU_BIND_VERBOSE",
+    "SLURM_MEM_BIND_LIST",
+    "SLURM_DISTRIBUTION",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_STEP_ID",
+    "SLURM_STEPID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_SRUN_COMM_PORT",
+    "SLURM_LAUNCH_NODE_IPADDR",
+    "SLURM_EXPORT_ENV",
+    "SRUN_CPUS_PER_TASK",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_LABELIO",
+    "SLURM_UNBUFFEREDIO",
+    "SLURM_EXTERNAL_LAUNCHER",
+)
+OWN = {
+    "PATH": "/bin",
+    "HOME": "/home/rl",
+    "SLURMD_NODENAME": "node1",
+    "SLURM_TMPDIR": "/tmp/7",
+    "CUDA_VISIBLE_DEVICES": "0",
+}
 
 
 def build_batch(version: str) -> dict[str, str]:
@@ -75,7 +127,9 @@ def test_a_trainers_environment_is_the_batch_scripts_unchanged(version: str) -> 
 def test_a_trainer_that_is_started_from_inside_a_step_does_not_inherit_its_size_and_place() -> None:
     batch = build_batch("22.05")
     nested = scrub_for_trainer(batch | dict.fromkeys(LEAKED, "leak") | {"SLURM_STEP_ID": "0", "PMIX_RANK": "0"})
-    gone = {f"SLURM_{name}" for name in ("NNODES", "NODEID", "PROCID", "LOCALID", "GTIDS", "TASKS_PER_NODE", "TASK_PID")}
+    gone = {
+        f"SLURM_{name}" for name in ("NNODES", "NODEID", "PROCID", "LOCALID", "GTIDS", "TASKS_PER_NODE", "TASK_PID")
+    }
     assert nested == {name: value for name, value in batch.items() if name not in gone}
 
 
@@ -97,6 +151,12 @@ def test_a_login_nodes_own_settings_stay_but_a_leaked_binding_does_not() -> None
 
 
 def test_no_setting_of_a_person_or_site_changes_what_a_query_prints() -> None:
-    site = {"SLURM_TIME_FORMAT": "relative", "SQUEUE_FORMAT": "%i", "SCONTROL_ALL": "1", "SLURM_CLUSTERS": "b", "TZ": "Asia/Tokyo"}
+    site = {
+        "SLURM_TIME_FORMAT": "relative",
+        "SQUEUE_FORMAT": "%i",
+        "SCONTROL_ALL": "1",
+        "SLURM_CLUSTERS": "b",
+        "TZ": "Asia/Tokyo",
+    }
     access = {"PATH": "/bin", "SLURM_CONF": "/etc/slurm.conf", "SLURM_JWT": "t", "SLURM_SACK_SOCKET": "/run/s"}
     assert scrub_for_query(site | access) == {**access, "TZ": "UTC0", "LC_ALL": "C"}

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from retinue.manifest.load import load_manifest
-from retinue.manifest.resolve import dump_manifest
 from retinue.supervise.ending import Cause
 from retinue.supervise.stub_requeue import End, decide_requeue, find_end
 
@@ -28,6 +26,9 @@ FINAL = {cause.value for cause in Cause} - {"deadline", "timeout", "preempted", 
         ("signal", "TERM", {"reason": "", "restarts": 0}, ""),
         ("signal", "TERM", {}, ""),
         ("signal", "INT", {}, ""),
+        ("trainer", "USR2", {}, ""),
+        ("node_lost", "", {"reason": "TimeLimit", "restarts": 0}, "timeout"),
+        ("node_lost", "", {"reason": "", "restarts": 0, "is_preempted": True}, "preempted"),
     ],
 )
 def test_an_end_is_named_in_the_policys_words(ended_by: str, signal_name: str, told: dict[str, Any], word: str) -> None:
@@ -66,11 +67,3 @@ def test_a_restart_that_was_this_attempts_own_beginning_is_no_new_one() -> None:
 
 def test_without_a_policy_nothing_is_asked_for() -> None:
     assert not decide_requeue((), 0, 0, End("timeout")).is_wanted
-
-
-def test_the_policy_comes_back_from_the_kept_manifest() -> None:
-    text = "retinue: 1\nrun: {name: x, requeue: {on: [timeout, node_fail], max: 2}}\nservices: {a: {command: [x]}}\n"
-    manifest = load_manifest(text, "m")
-    assert manifest.run.requeue is not None
-    assert (manifest.run.requeue.on, manifest.run.requeue.max) == (("timeout", "node_fail"), 2)
-    assert load_manifest(dump_manifest(manifest), "m") == manifest

@@ -194,3 +194,8 @@ def test_a_span_is_told_as_a_clock_would(span_s: float, text: str) -> None:
 )
 def test_a_text_is_cut_or_filled_by_columns_not_by_characters(text: str, width: int, shown: str) -> None:
     assert fit(text, width) == shown
+
+
+def test_the_page_shows_the_screen_as_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "top.md").read_text()
+    assert (GOLDEN / "top_80x24.txt").read_text() in page

@@ -16,6 +16,15 @@ HEADER = "# retinue-join: "
 _BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----\n.*?-----END \1-----\n", re.DOTALL)
 
 
+class BatchHost(Record, frozen=True):
+    """How a node without a controller learns whether the host of the batch script is gone, and ends the job then."""
+
+    host: str
+    """As Slurm calls it; a node of the run."""
+    ask_argv: tuple[str, ...]
+    cancel_argv: tuple[str, ...]
+
+
 class Join(Record, frozen=True):
     """One node's way into the run."""
 
@@ -42,6 +51,8 @@ class Join(Record, frozen=True):
     """Nodes of the run; more than one, and its gateways call each other."""
     orphan_grace_s: float = 60.0
     wants_namespace: bool = True
+    batch_host: BatchHost | None = None
+    """None outside Slurm."""
 
     @property
     def server_name(self) -> str:

@@ -4,6 +4,8 @@ One tagged union per direction. Length-prefixed JSON frames over TLS; a frame
 that does not decode closes the connection (it is a bug or a stranger).
 """
 
+from typing import Any
+
 from retinue.terms.launch import LaunchSpec
 from retinue.terms.record import Record
 from retinue.terms.replica import AnyEvent, Exited
@@ -122,10 +124,32 @@ class NodeNote(Message, frozen=True, tag=True):
     what: str
     reason: str
     role: str = ""
-    """`agent` | `gateway` | `keeper` | ``."""
+    """`agent` | `gateway` | `keeper` | `security` | ``."""
 
 
-FromAgent = Hello | Beat | Report | GatewayBound | GatewayFacts | NodeEnding | NodeNote
+class TasksSeen(Message, frozen=True, tag=True):
+    """Answer to `SignalTasks`."""
+
+    signal: str
+    told: int
+    """Tasks of the trainer on this node that have had this signal so far, ended ones included."""
+    live: int
+    """Tasks that run."""
+
+
+class NodeFacts(Message, frozen=True, tag=True):
+    """Answer to `AskFacts`."""
+
+    question: int
+    facts: dict[str, Any]
+    """`doctor.records.Facts`, as plain values; empty when they could not be found."""
+    error: str
+    came_utc: float
+    """When the question came and when this was said, by the node's own clock."""
+    gave_utc: float
+
+
+FromAgent = Hello | Beat | Report | GatewayBound | GatewayFacts | NodeEnding | NodeNote | TasksSeen | NodeFacts
 
 
 # --- controller -> agent ---------------------------------------------------------
@@ -217,7 +241,24 @@ class EndNode(Message, frozen=True, tag=True):
     reason: str
 
 
-FromController = Welcome | Refused | BindGateway | LaunchOrder | StopOrder | Membership | EndNode
+class SignalTasks(Message, frozen=True, tag=True):
+    """Signal every Slurm task of the trainer on the node that has not had this signal yet; asked again and again."""
+
+    signal: str
+    """Without SIG. Empty: only count them."""
+    spared_step: str = ""
+    """A step of the job that is not the trainer's: the one that the run was started in, where there is one."""
+
+
+class AskFacts(Message, frozen=True, tag=True):
+    """Try what this node can do (`retinue doctor`), and say what was found."""
+
+    question: int
+
+
+FromController = (
+    Welcome | Refused | BindGateway | LaunchOrder | StopOrder | Membership | EndNode | SignalTasks | AskFacts
+)
 
 
 # --- operator <-> controller -----------------------------------------------------
@@ -227,7 +268,7 @@ class Ask(Message, frozen=True, tag=True):
     """One request of an operator's command."""
 
     command: str
-    """`restart` | `down` | `status` | `drain`."""
+    """`restart` | `down` | `status` | `drain` | `doctor`."""
     target: str = ""
     """`judge`, `judge/0`, a node name, or empty."""
 

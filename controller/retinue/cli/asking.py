@@ -11,9 +11,9 @@ from retinue.journal.verdict import read_verdict
 from retinue.terms import run as files
 
 
-def ask_run(run_dir: Path, ask: Ask) -> Answer:
+def ask_run(run_dir: Path, ask: Ask, timeout_s: float = 10.0) -> Answer:
     """Ask the controller of a run."""
-    return ask_controller(read_control(run_dir / files.CONTROL), ask)
+    return ask_controller(read_control(run_dir / files.CONTROL), ask, timeout_s)
 
 
 def try_to_stop(run_dir: Path) -> str:
@@ -25,14 +25,14 @@ def try_to_stop(run_dir: Path) -> str:
     return ""
 
 
-def ask_living_run(run_dir: Path, ask: Ask) -> Answer:
+def ask_living_run(run_dir: Path, ask: Ask, timeout_s: float = 10.0) -> Answer:
     """Ask the controller of a run that is not over.
 
     Errors: NotReadyError when nobody answers, with the reason: it ended, it is dead, or its controller is down.
     """
     refuse_ended(run_dir)
     try:
-        return ask_run(run_dir, ask)
+        return ask_run(run_dir, ask, timeout_s)
     except EdgeError as error:
         # It may have ended between the look and the question.
         refuse_ended(run_dir)

@@ -9,6 +9,7 @@ import errno
 import click
 
 from retinue import __version__
+from retinue.cli.doctor_command import COMMANDS as DOCTOR_COMMANDS
 from retinue.cli.inspect_commands import COMMANDS as INSPECT_COMMANDS
 from retinue.cli.manifest_commands import COMMANDS as MANIFEST_COMMANDS
 from retinue.cli.run_commands import COMMANDS as RUN_COMMANDS
@@ -38,7 +39,15 @@ def cli() -> None:
     """
 
 
-for command in (*RUN_COMMANDS, *SUBMIT_COMMANDS, *MANIFEST_COMMANDS, *INSPECT_COMMANDS, *TOP_COMMANDS):
+COMMANDS = (
+    *RUN_COMMANDS,
+    *SUBMIT_COMMANDS,
+    *MANIFEST_COMMANDS,
+    *INSPECT_COMMANDS,
+    *TOP_COMMANDS,
+    *DOCTOR_COMMANDS,
+)
+for command in COMMANDS:
     cli.add_command(command)
 
 

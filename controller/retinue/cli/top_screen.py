@@ -60,11 +60,13 @@ class Screen:
         for number in NOTED:
             self._handlers[number] = signal.signal(number, self._note)
         signal.set_wakeup_fd(self._far, warn_on_full_buffer=False)
+        is_entered = False
         try:
             self._enter()
-        except BaseException:
-            self.__exit__()
-            raise
+            is_entered = True
+        finally:
+            if not is_entered:
+                self.__exit__()
         return self
 
     def __exit__(self, *_: object) -> None:

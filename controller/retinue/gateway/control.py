@@ -35,7 +35,17 @@ class DropReplica(Message, frozen=True, tag=True):
     cause: str = ""
 
 
-ToGateway = Attach | Membership | DropReplica
+class ControllerIs(Message, frozen=True, tag=True):
+    """Whether the agent is connected to the controller: what other nodes ask when they are not."""
+
+    is_there: bool
+
+
+WHETHER_CONTROLLER = "/-/controller"
+"""Asked of a gateway's hop port by agents of other nodes; answered with one of these."""
+HAS_CONTROLLER, HAS_NONE = 204, 410
+
+ToGateway = Attach | Membership | DropReplica | ControllerIs
 ToAgent = GatewayFacts
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from retinue.channel.messages import GatewayFacts, Membership
 from retinue.errors import PermanentError, TransientError
-from retinue.gateway.control import Attach, DropReplica, build_frame, read_to_gateway
+from retinue.gateway.control import Attach, ControllerIs, DropReplica, ToGateway, build_frame, read_to_gateway
 from retinue.gateway.notes import log
 from retinue.gateway.routes import RouteTable
 
@@ -99,12 +99,14 @@ class Desk:
             self._writer.write(build_frame(facts))
             self._told = facts
 
-    def _take(self, message: Attach | Membership | DropReplica, is_first: bool) -> None:
+    def _take(self, message: ToGateway, is_first: bool) -> None:
         match message:
             case Attach():
                 self._table.node = message.node
             case Membership():
                 self._table.apply(message, is_first)
+            case ControllerIs(is_there=is_there):
+                self._table.has_controller = is_there
             case DropReplica():
                 if self._table.drop(message.replica, message.incarnation, message.cause):
                     log.info("left out %s#%d: told so by the agent", message.replica, message.incarnation)

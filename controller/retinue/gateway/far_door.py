@@ -13,6 +13,7 @@ from aiohttp import web
 from retinue.channel.admission import Admission
 from retinue.channel.context import limit_tls_buffers
 from retinue.gateway.bodies import RequestBody
+from retinue.gateway.control import HAS_CONTROLLER, HAS_NONE, WHETHER_CONTROLLER
 from retinue.gateway.far import PING, Hop
 from retinue.gateway.faults import Blame, Fault, build_fault
 from retinue.gateway.front import SERVER_WORDS
@@ -38,7 +39,7 @@ class FarDoor:
         try:
             named = request.headers.get(FAR_REPLICA)
             if named is None:
-                return web.Response(status=204 if request.raw_path == PING else 404)
+                return web.Response(status=self._answer_gateway(request.raw_path))
             return await self._pass_on(request, await self._find(named))
         except Fault as fault:
             return _say(request, fault)
@@ -47,6 +48,12 @@ class FarDoor:
         except ConnectionError:
             # The other gateway went away while it was being answered; nobody reads this.
             return web.Response(status=499)
+
+    def _answer_gateway(self, path: str) -> int:
+        """Answer what is asked of this gateway itself."""
+        if path == WHETHER_CONTROLLER:
+            return HAS_CONTROLLER if self._proxy.table.has_controller else HAS_NONE
+        return 204 if path == PING else 404
 
     async def _find(self, named: str) -> Slot:
         """Find the replica and incarnation that is asked for.

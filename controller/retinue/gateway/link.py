@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from retinue.channel.messages import GatewayFacts, Membership
 from retinue.errors import TransientError
-from retinue.gateway.control import Attach, DropReplica, build_frame, read_to_agent
+from retinue.gateway.control import Attach, ControllerIs, DropReplica, build_frame, read_to_agent
 from retinue.terms.record import Record
 
 BACKLOG_BYTES = 8 * 1024 * 1024
@@ -28,7 +28,13 @@ class GatewayLink:
         self._on_facts = on_facts
         self._membership: Membership | None = None
         self._drops: dict[str, DropReplica] = {}
+        self._controller = ControllerIs(False)
         self._writer: asyncio.StreamWriter | None = None
+
+    def tell_controller(self, is_there: bool) -> None:
+        """Tell the gateway whether there is a controller: nodes that have none ask it."""
+        self._controller = ControllerIs(is_there)
+        self._send(self._controller)
 
     def publish(self, membership: Membership) -> None:
         """Tell the gateway the full set of routes, now and after every reconnect."""
@@ -60,6 +66,7 @@ class GatewayLink:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self._send(Attach(node=self._node))
+        self._send(self._controller)
         if self._membership is not None:
             self._send(self._membership)
         for order in self._drops.values():

@@ -93,6 +93,8 @@ class RouteTable:
         """Own node; empty until an agent attached, where nobody said it at the start."""
         self.epoch: int | None = None
         """None: no membership yet, so no service is known to be unknown."""
+        self.has_controller = False
+        """The agent is connected to the controller, as far as it has said."""
         self.services: dict[str, Service] = {}
         self.peers: dict[str, Peer] = {}
         """Node -> its gateway, for the other nodes that routes name."""

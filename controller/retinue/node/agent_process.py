@@ -17,16 +17,17 @@ from retinue.channel.messages import Beat, FromAgent, FromController, GatewayFac
 from retinue.errors import TransientError
 from retinue.node.addresses import read_addresses
 from retinue.node.adoption import Estate
-from retinue.node.capture import LogWriter
 from retinue.node.exec_probe import ExecProbes
 from retinue.node.facts import LagMeter, read_load_per_cpu, read_memory_free_mib
+from retinue.node.host_watch import watch_settings
 from retinue.node.keeper_link import KeeperLink
 from retinue.node.memory import read_memory, write_memory
 from retinue.node.orders import AgentBeat, End, Handover, Inventory, InventoryDone, ToAgent
+from retinue.node.orphan import judge_orphan
 from retinue.node.outbox import Outbox
 from retinue.node.ports import Ports
 from retinue.node.proof import read_nonce
-from retinue.node.site import Site
+from retinue.node.site import Site, Writer
 from retinue.node.slots import Gateway, Slots
 from retinue.node.threads import Threads
 
@@ -38,18 +39,6 @@ CALM_S = 1.0
 FLUSH_S = 1.2
 """Longer than a writer takes to know that it hangs."""
 BUG = 70
-
-
-class Writer(LogWriter, Protocol):
-    """A writer thread."""
-
-    @property
-    def lost_lines(self) -> int: ...
-    @property
-    def is_hung(self) -> bool: ...
-    def stuck_s(self, now_s: float) -> float: ...
-    def call(self, name: str, work: Callable[[], None]) -> object: ...
-    def flush(self, timeout_s: float) -> bool: ...
 
 
 class Dialer(Protocol):
@@ -159,6 +148,7 @@ class AgentProcess:
         slots.start(gateway.run())
         slots.start(self._serve(slots, inventory))
         slots.start(self._beat_controller(slots))
+        slots.start(watch_settings(self.join.node_dir, self._outbox.say))
         slots.start(self._watch_orphan(slots))
 
     async def _beat_keeper(self) -> None:
@@ -175,7 +165,7 @@ class AgentProcess:
         dialer = self.ends.build_dialer(
             lambda: self._build_hello(slots, inventory),
             slots.obey,
-            lambda is_connected, reason: slots.retell() if is_connected else None,
+            lambda is_connected, reason: slots.note_controller(is_connected),
         )
         self._dialer = dialer
         self._outbox.attach(dialer)
@@ -217,17 +207,22 @@ class AgentProcess:
 
     async def _watch_orphan(self, slots: Slots) -> None:
         """End the node when the controller was gone for the grace, while we ourselves were awake."""
-        started_s = self._loop.time()
         while not self._is_ending:
             await asyncio.sleep(ORPHAN_TICK_S)
-            lost_since_s = self._dialer.lost_since_s if self._dialer is not None else started_s
             is_calm = self._lag.worst_since(self._loop.time() - ORPHAN_TICK_S) < CALM_S
-            if lost_since_s is None:
+            if not self._is_lost():
                 self._orphaned_s = 0.0
             elif is_calm:
                 self._orphaned_s += ORPHAN_TICK_S
             if self._orphaned_s >= slots.orphan_grace_s:
-                self.end_node(f"no controller for {slots.orphan_grace_s:g} s")
+                reason = await judge_orphan(
+                    self.join, slots.peers, slots.site.threads, self.ends.own_env, self._is_lost
+                )
+                if reason is not None:
+                    self.end_node(f"no controller for {slots.orphan_grace_s:g} s; {reason}")
+
+    def _is_lost(self) -> bool:
+        return self._dialer is None or self._dialer.lost_since_s is not None
 
     # --- its end ---------------------------------------------------------------------------
 
@@ -239,10 +234,9 @@ class AgentProcess:
 
     async def _end_node(self, slots: Slots, reason: str) -> None:
         self._outbox.say_now(NodeEnding(reason=reason))
-        writer, path = self.ends.writer, self.join.attempt_dir
+        writer = self.ends.writer
         if not writer.is_hung:
-            # Asked even when nothing is left to write: others may have files open there.
-            writer.call("look", lambda: os.stat(path) and None)
+            slots.site.look_at_run_dir()
             try:
                 await slots.site.threads.run(writer.flush, FLUSH_S)
             except TransientError:

@@ -73,6 +73,7 @@ class Incarnation:
         else:
             self.stop_clock.shorten(deadline_s)
         self._stop_asked.set()
+        self.site.look_at_run_dir()
         self.site.on_change()
 
     def take(self, packet: Spawned | SpawnRefused | Reaped) -> None:
@@ -200,7 +201,7 @@ class Incarnation:
             is_hard = False
             if self.stop_clock is not None:
                 leader = Leader(self._signal_group, self._gone)
-                is_hard = await stop_group(self.stop_clock, leader, subject.tree, self.site.threads)
+                is_hard = await stop_group(self.stop_clock, leader, subject.tree, self.site.threads, self._is_hung)
             self.site.on_down(self.spec.replica, self.spec.incarnation, "it exited on its node")
             await prober.wait_ended()
             swept = await self._sweep(subject)
@@ -214,9 +215,13 @@ class Incarnation:
 
     async def _sweep(self, subject: Subject) -> Swept:
         try:
-            return await sweep_tree(subject.tree, self.site.threads)
+            return await sweep_tree(subject.tree, self.site.threads, self._is_hung)
         except TransientError:  # /proc itself hangs: something of it sits in the kernel for good
             return Swept(left=(self.pid,))
+
+    def _is_hung(self) -> bool:
+        """Whether waiting for a killed process is in vain: it may stand in the run directory's file system."""
+        return self.site.writer.is_hung
 
     async def _wait_for_end(self) -> None:
         waits = [asyncio.ensure_future(event.wait()) for event in (self._gone, self._stop_asked)]

@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,11 +20,14 @@ from pathlib import Path
 from retinue.node import kernel
 from retinue.node.census import build_census, kill_left
 from retinue.node.descriptors import build_pair, receive_packet, send_packet
-from retinue.node.nodedir import remove_node_dir
+from retinue.node.nodedir import CONTROLLER, RUN_RECORD, remove_node_dir
+from retinue.node.scan import list_pids, read_words
 from retinue.node.settings import NodeSettings
 from retinue.terms.record import DecodeError, Record
 
 _KILL_WAIT_S = 10.0
+_STUB_S, _LOOK_S = 5.0, 0.1
+"""Slurm ends the batch script and our step one after the other."""
 _GONE_S = 1.0
 """Once killed, nothing in a namespace writes any more; what is stuck in the kernel would be waited for in vain."""
 
@@ -168,7 +172,25 @@ def _clean_up(settings: NodeSettings, keeper_fd: int, has_namespace: bool) -> No
         _wait_for_exit(keeper_fd, _GONE_S if has_namespace else _KILL_WAIT_S)
     if not has_namespace:
         kill_left(build_census(settings.tags), lambda: None, _KILL_WAIT_S)
-    remove_node_dir(Path(settings.node_dir))
+    node_dir = Path(settings.node_dir)
+    remove_node_dir(node_dir)
+    if (node_dir / CONTROLLER).exists() and _wait_for_no_stub(str(node_dir / CONTROLLER / RUN_RECORD)):
+        remove_node_dir(node_dir, spared=())
+
+
+def _wait_for_no_stub(record: str) -> bool:
+    """Wait a moment for the end of stub and controller; say whether both are gone.
+
+    On the batch host they remove their part of the directory themselves, unless all was killed at once: a node of
+    the job failed, or its memory ran out. Each has the path of the run's record among its arguments.
+    """
+    until_s = time.monotonic() + _STUB_S
+    word = record.encode()
+    while any(word in read_words(pid, "cmdline") for pid in list_pids()):
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(_LOOK_S)
+    return True
 
 
 def _kill(pidfd: int) -> None:

@@ -32,6 +32,8 @@ from retinue.node.orders import (
     RoleRestarted,
     Signal,
     Spawn,
+    TasksTold,
+    TellTasks,
     ToKeeper,
 )
 from retinue.node.outer_link import OuterLink
@@ -102,6 +104,8 @@ class _Keeper:
         if self._link.fileno() in ready:
             self._link.read()
         self._serve_agent(now_s)
+        for answer in self._link.take_tasks():
+            self._agent.send(TasksTold(answer.signal, answer.told, answer.live))
         self._gateway.take_beats(now_s)
         for incarnation in self._kept.list_unsettled():
             if incarnation.child.status_fd in ready:
@@ -211,6 +215,8 @@ class _Keeper:
                 self._bind(order, now_s)
             case AgentBeat(is_hung=is_hung):
                 self._agent.take_beat(now_s, is_hung)
+            case TellTasks(signal=name, spared_step=step):
+                self._link.tell_tasks(name, step)
             case End(reason=reason):
                 self._end_reason = self._end_reason or reason
 

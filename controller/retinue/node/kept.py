@@ -13,7 +13,7 @@ from pathlib import Path
 
 from retinue.node.descriptors import close_fds, read_body
 from retinue.node.orders import Handover, Kept, Reaped, Release, Signal, Spawn, SpawnBody, Spawned, SpawnRefused
-from retinue.node.spawn import Child, Command, SpawnError, poll_exec, spawn
+from retinue.node.spawn import WARNINGS, Child, Command, SpawnError, poll_exec, spawn
 from retinue.terms.record import DecodeError, Record, to_json
 
 EXITS = "exits.jsonl"
@@ -105,7 +105,8 @@ class KeptTable:
 
     def _fork(self, body: SpawnBody, output_fd: int) -> Child:
         env = {**body.env, **self.tags}
-        return spawn(Command(body.argv, env, cwd=body.cwd, stdout=output_fd, stderr=output_fd))
+        ignored = WARNINGS if "SLURM_JOB_ID" in os.environ else ()
+        return spawn(Command(body.argv, env, cwd=body.cwd, stdout=output_fd, stderr=output_fd, ignored=ignored))
 
     def list_unsettled(self) -> list[KeptIncarnation]:
         """List incarnations whose exec is under way; their `child.status_fd` becomes readable."""

@@ -20,8 +20,8 @@ from retinue.terms.replica import Exited
 
 SWEEP_LIMIT_S = 20.0
 """Longest a sweep goes on against something that keeps forking."""
-GONE_LIMIT_S = 5.0
-"""Longest wait for a process that got SIGKILL."""
+GONE_LIMIT_S, HUNG_GONE_S = 5.0, 0.5
+"""Longest wait for a process that got SIGKILL; the second where the run directory hangs."""
 FREEZE_ROUNDS = 50
 POLL_S = 0.01
 POLL_MAX_S = 0.2
@@ -69,7 +69,9 @@ class Leader:
     """Set when the keeper reaped it."""
 
 
-async def stop_group(clock: StopClock, leader: Leader, tree: Tree, threads: Threads) -> bool:
+async def stop_group(
+    clock: StopClock, leader: Leader, tree: Tree, threads: Threads, is_hung: Callable[[], bool] = lambda: False
+) -> bool:
     """Ask the group to end and kill it when the grace is over; True when SIGKILL was needed.
 
     The leader may be the first to go: the rest of its group keeps the grace.
@@ -82,7 +84,7 @@ async def stop_group(clock: StopClock, leader: Leader, tree: Tree, threads: Thre
         return not await _wait_for_group(clock, tree, threads)
     leader.signal_group(signal.SIGKILL)
     try:
-        async with asyncio.timeout(GONE_LIMIT_S):
+        async with asyncio.timeout(HUNG_GONE_S if is_hung() else GONE_LIMIT_S):
             await leader.gone.wait()
     except TimeoutError:
         pass
@@ -113,7 +115,7 @@ async def _wait_for_leader(clock: StopClock, leader: Leader) -> None:
                 wait.cancel()
 
 
-async def sweep_tree(tree: Tree, threads: Threads) -> Swept:
+async def sweep_tree(tree: Tree, threads: Threads, is_hung: Callable[[], bool] = lambda: False) -> Swept:
     """End everything of the incarnation that still runs.
 
     All that is found is stopped first, until a scan finds nothing new: a stopped process
@@ -135,7 +137,7 @@ async def sweep_tree(tree: Tree, threads: Threads) -> Swept:
         empty_scans = 0
         await threads.run(_kill_all, found)
         ended.update((_key(process), process) for process in found)
-        left.update((_key(process), process) for process in await _wait_gone(found, threads))
+        left.update((_key(process), process) for process in await _wait_gone(found, threads, is_hung))
     if empty_scans < 2:
         stubborn = await threads.run(find_tree, tree)
         left.update((_key(process), process) for process in stubborn)
@@ -162,10 +164,10 @@ def _kill_all(processes: list[Process]) -> None:
         send_signal(process, signal.SIGKILL)
 
 
-async def _wait_gone(processes: list[Process], threads: Threads) -> list[Process]:
+async def _wait_gone(processes: list[Process], threads: Threads, is_hung: Callable[[], bool]) -> list[Process]:
     """Wait until all are gone or zombies; those that are not when the time is over."""
     loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + GONE_LIMIT_S
+    deadline_s = loop.time() + (HUNG_GONE_S if is_hung() else GONE_LIMIT_S)
     poll_s = POLL_S
     while True:
         processes = await threads.run(_find_alive, processes)

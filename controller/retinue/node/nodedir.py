@@ -15,6 +15,8 @@ from pathlib import Path
 from retinue.errors import PermanentError
 
 CONTROLLER = "controller"
+RUN_RECORD = "run.json"
+"""In `controller/`; stub and controller are started with its path."""
 _LOCK = "outer.lock"
 _DEPTH_MAX = 60
 """A tree deeper than this is moved up piece by piece: each level costs a descriptor and stack."""
@@ -73,9 +75,9 @@ def _check_node_dir(path: Path) -> None:
         raise PermanentError(f"cannot use node directory {str(path)!r}: its mode is {mode:04o}; 0700 is needed")
 
 
-def remove_node_dir(path: Path) -> list[str]:
+def remove_node_dir(path: Path, spared: tuple[str, ...] = (CONTROLLER,)) -> list[str]:
     """Remove all but `controller/`, and the directory itself when that leaves it empty; returns what would not go."""
-    left = empty_node_dir(path, spared=(CONTROLLER,))
+    left = empty_node_dir(path, spared)
     try:
         os.rmdir(path)
     except FileNotFoundError:

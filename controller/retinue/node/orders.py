@@ -74,13 +74,20 @@ class AgentBeat(Order, frozen=True, tag=True):
     """The run directory's file system hangs: what has a file open there may not be killed by anybody."""
 
 
+class TellTasks(Order, frozen=True, tag=True):
+    """Have the outer process signal the trainer's Slurm tasks on this node."""
+
+    signal: str
+    spared_step: str
+
+
 class End(Order, frozen=True, tag=True):
     """End the node: kill all, leave nothing, exit."""
 
     reason: str
 
 
-ToKeeper = Spawn | Signal | Release | Bind | AgentBeat | End
+ToKeeper = Spawn | Signal | Release | Bind | AgentBeat | TellTasks | End
 
 
 # --- keeper -> agent ----------------------------------------------------------------
@@ -172,4 +179,12 @@ class RoleRestarted(Order, frozen=True, tag=True):
     reason: str
 
 
-ToAgent = Inventory | Handover | InventoryDone | Spawned | SpawnRefused | Reaped | Bound | RoleRestarted
+class TasksTold(Order, frozen=True, tag=True):
+    """Answer to `TellTasks`, when it comes; as `channel.messages.TasksSeen`."""
+
+    signal: str
+    told: int
+    live: int
+
+
+ToAgent = Inventory | Handover | InventoryDone | Spawned | SpawnRefused | Reaped | Bound | RoleRestarted | TasksTold

@@ -6,7 +6,7 @@ in it; what happens after it, and before the controller answers, waits here.
 
 from typing import Protocol
 
-from retinue.channel.messages import FromAgent, Report
+from retinue.channel.messages import FromAgent, NodeNote, Report
 
 
 class Link(Protocol):
@@ -57,4 +57,6 @@ def _name(message: FromAgent) -> tuple[str, ...]:
     if isinstance(message, Report):
         incarnation = getattr(message.event, "incarnation", 0)
         return message.replica, str(incarnation), type(message.event).__name__
+    if isinstance(message, NodeNote):
+        return type(message).__name__, message.what
     return (type(message).__name__,)

@@ -36,13 +36,19 @@ from retinue.node.settings import (
     HostPidAsked,
     HostPidIs,
     NodeSettings,
+    TasksAre,
+    TasksAsked,
     ToOuter,
 )
+from retinue.node.spawn import WARNINGS
 from retinue.node.start import Keeper, read_keeper_log, start_keeper
+from retinue.node.tasks import Tasks
 from retinue.node.wakeup import catch_signals, describe_status, name_signal, read_signals, reap_children
 from retinue.terms.record import DecodeError, replace
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_DEATH_S = 5.0
+"""How long a keeper that died by itself may take to vanish with all below it."""
 _LIMIT_S = 10.0
 """How long a killed keeper may take to vanish, and how long killing what is left may take."""
 
@@ -54,6 +60,8 @@ def run_outer(join_path: str, stop_fd: int | None = None, settings: NodeSettings
             0 ended as asked, or by an order of the agent; 4 the agent's restarts are spent; 8 nothing could
             be started; 9 the keeper died unasked.
     """
+    for number in WARNINGS:
+        signal.signal(number, signal.SIG_IGN)
     wakeup_fd = catch_signals((*_END_SIGNALS, signal.SIGCHLD))
     keep_owner_access()
     node = find_node_name(Path(join_path), os.environ)
@@ -99,8 +107,11 @@ class _Outer:
         self._janitor: Janitor | None = None
         self._keeper: Keeper | None = None
         self._keeper_status: int | None = None
+        self._tasks = Tasks(settings.run_id, os.environ)
         self._reason = ""
         """Why the node ends; empty while it lives."""
+        self._asked_by = ""
+        """The first signal that asked for the end."""
         self._is_asked = False
         """The end was asked for by signal or stop descriptor."""
         self._deadline_s: float | None = None
@@ -159,6 +170,7 @@ class _Outer:
     def _take_signals(self, numbers: frozenset[int]) -> None:
         self._reap()
         for number in numbers.intersection(_END_SIGNALS):
+            self._asked_by = self._asked_by or name_signal(number)
             self._ask_end(f"asked by {name_signal(number)}")
 
     def _read_stop(self) -> None:
@@ -174,6 +186,12 @@ class _Outer:
         self._reason = reason
         self._deadline_s = time.monotonic() + self._settings.keeper_limit_s
         self._say(self._keeper, EndAsked(reason))
+
+    def _expect_death(self) -> None:
+        """A dead keeper is reaped once all below it is; what the kernel keeps for ever must not keep us."""
+        if self._deadline_s is None:
+            self._reason, self._was_killed = "the keeper died unasked", True
+            self._deadline_s = time.monotonic() + _DEATH_S
 
     def _insist(self, keeper: Keeper) -> None:
         """Kill a keeper that does not end; give up on one that a SIGKILL did not end (D state below it)."""
@@ -191,6 +209,7 @@ class _Outer:
             packet = None
         if packet is None:
             keeper.close()
+            self._expect_death()
             return
         said, fds = packet
         match said:
@@ -198,6 +217,9 @@ class _Outer:
                 self._say(keeper, HostPidIs(pid, kernel.read_pidfd_pid(fds[0]) if fds else 0))
             case HolderAsked(port=port):
                 self._say(keeper, HolderIs(port, describe_holder(port)))
+            case TasksAsked(signal=name, spared_step=step):
+                told, live = self._tasks.tell(signal.Signals[f"SIG{name}"] if name else 0, step)
+                self._say(keeper, TasksAre(name, told, live))
             case Ending(reason=reason, is_hung=is_hung):
                 self._reason = self._reason or reason
                 if is_hung:
@@ -266,5 +288,5 @@ class _Outer:
         weaker = f"no namespace: {self._settings.weaker}" if self._settings.weaker else ""
         rung = "" if self._keeper is None else "namespace" if has_namespace else "subreaper"
         whole_note = "; ".join(part for part in (note, weaker, *stuck) if part)
-        print_report(NodeReport(self._join.node, not left and not stuck, rung, left, whole_note))
+        print_report(NodeReport(self._join.node, not left and not stuck, rung, left, whole_note, self._asked_by))
         return code

@@ -21,6 +21,8 @@ from retinue.node.settings import (
     HostPidAsked,
     HostPidIs,
     Said,
+    TasksAre,
+    TasksAsked,
     ToOuter,
 )
 from retinue.terms.record import DecodeError
@@ -40,6 +42,7 @@ class OuterLink:
         """A question was not answered in time: nothing is asked until something comes again."""
         self.end_reason = ""
         """Why the node is to end; empty while it is not."""
+        self._tasks: list[TasksAre] = []
         self.greeting = Greeting(0, 0)
         end.setblocking(False)
 
@@ -79,6 +82,15 @@ class OuterLink:
         self._say(HolderAsked(port))
         answer = self._wait_for(HolderIs, _HOLDER_S, port)
         return answer.holder if isinstance(answer, HolderIs) else ""
+
+    def tell_tasks(self, signal: str, spared_step: str) -> None:
+        """Have the trainer's tasks signalled; the answer is not waited for."""
+        self._say(TasksAsked(signal, spared_step))
+
+    def take_tasks(self) -> list[TasksAre]:
+        """Give the answers about tasks that have come."""
+        answers, self._tasks = self._tasks, []
+        return answers
 
     def tell_ending(self, reason: str, is_hung: bool) -> None:
         self._say(Ending(reason, is_hung))
@@ -125,4 +137,6 @@ class OuterLink:
         said: Said = packet[0]
         if isinstance(said, EndAsked):
             self.end_reason = said.reason
+        if isinstance(said, TasksAre):
+            self._tasks.append(said)
         return said

@@ -2,7 +2,12 @@
 
 import os
 
-from retinue.terms.record import Record, to_json
+from retinue.terms.record import Record, replace, to_json
+
+LINE_BYTES = 1000
+"""srun passes at most 1,024 bytes on at a time, and another node's may come in between; seen with 22.05."""
+LEFT_MAX = 40
+GAP = " ... "
 
 
 class NodeReport(Record, frozen=True):
@@ -18,11 +23,26 @@ class NodeReport(Record, frozen=True):
     """Host pids that would not die."""
     note: str = ""
     """Why it ended, why the rung is the weaker one, what would not go."""
+    asked_by: str = ""
+    """The signal that asked its outer process for the end, `SIGTERM`; empty when none did."""
 
 
 def print_report(report: NodeReport) -> None:
     """A launcher that is gone already must not cost us the exit code."""
     try:
-        os.write(1, to_json(report) + b"\n")
+        os.write(1, build_line(report))
     except OSError:
         pass
+
+
+def build_line(report: NodeReport) -> bytes:
+    """Say the report in one line that no launcher breaks: some pids and the middle of the note are left out."""
+    short = replace(report, left=report.left[:LEFT_MAX])
+    line = to_json(short) + b"\n"
+    half = LINE_BYTES // 2
+    while len(line) > LINE_BYTES and half:
+        # In steps: escapes make some characters longer than one byte.
+        half = half * 3 // 4
+        note = f"{report.note[:half]}{GAP}{report.note[len(report.note) - half :]}" if half else ""
+        line = to_json(replace(short, note=note)) + b"\n"
+    return line

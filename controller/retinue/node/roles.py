@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.node.settings import NodeSettings
-from retinue.node.spawn import Child, Command, SpawnError, poll_exec, spawn
+from retinue.node.spawn import WARNINGS, Child, Command, SpawnError, poll_exec, spawn
 from retinue.node.wakeup import describe_status
 
 AGENT = ("-P", "-m", "retinue", "agent", "{join}", "--keeper-fd", "{keeper_fd}")
@@ -68,6 +68,7 @@ def start_role(
                 keep_fds=fds,
                 # Without a namespace nothing else would end a role whose keeper was killed.
                 pdeathsig=signal.SIGKILL,
+                ignored=WARNINGS,
             )
         )
     finally:

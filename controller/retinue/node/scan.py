@@ -154,6 +154,12 @@ def is_doomed(process: Named) -> bool:
     return any(mask >> (signal.SIGKILL - 1) & 1 for mask in masks)
 
 
+def read_pending(thread: int) -> bool:
+    """Say whether a signal waits for this very thread; one that was sent to the whole process does not count."""
+    lines = _read(f"/proc/{thread}/status").splitlines()
+    return any(int(line.split()[1], 16) for line in lines if line.startswith(b"SigPnd:"))
+
+
 def send_signal(process: Named, number: int) -> bool:
     """Signal exactly this process; False when it is gone or not ours to signal.
 

@@ -95,7 +95,15 @@ class HolderIs(Said, frozen=True, tag=True):
     holder: str
 
 
-FromOuter = Greeting | EndAsked | HostPidIs | HolderIs
+class TasksAre(Said, frozen=True, tag=True):
+    """Answer to `TasksAsked`; as `channel.messages.TasksSeen`."""
+
+    signal: str
+    told: int
+    live: int
+
+
+FromOuter = Greeting | EndAsked | HostPidIs | HolderIs | TasksAre
 
 
 # --- keeper -> outer process --------------------------------------------------------------
@@ -121,4 +129,11 @@ class Ending(Said, frozen=True, tag=True):
     """The run directory's file system hangs: what is not dead soon is stuck there."""
 
 
-ToOuter = HostPidAsked | HolderAsked | Ending
+class TasksAsked(Said, frozen=True, tag=True):
+    """Signal the trainer's Slurm tasks on this node."""
+
+    signal: str
+    spared_step: str
+
+
+ToOuter = HostPidAsked | HolderAsked | TasksAsked | Ending

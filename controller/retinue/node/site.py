@@ -1,7 +1,9 @@
 """What every incarnation on this node shares."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from retinue.channel.join import Join
 from retinue.node.capture import LogWriter
@@ -13,13 +15,25 @@ from retinue.node.threads import Threads
 from retinue.terms.replica import AnyEvent
 
 
+class Writer(LogWriter, Protocol):
+    """The writer thread of this process."""
+
+    @property
+    def lost_lines(self) -> int: ...
+    @property
+    def is_hung(self) -> bool: ...
+    def stuck_s(self, now_s: float) -> float: ...
+    def call(self, name: str, work: Callable[[], None]) -> object: ...
+    def flush(self, timeout_s: float) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """One node as its incarnations see it. Made once, when the keeper's inventory is in."""
 
     join: Join
     keeper: Keeper
-    writer: LogWriter
+    writer: Writer
     ports: Ports
     exec_probes: ExecProbes
     lag: LagMeter
@@ -39,3 +53,14 @@ class Site:
     """(replica, incarnation, cause): its leader is gone; the gateway must know before anyone else."""
     on_change: Callable[[], None]
     """Something that the next agent has to know changed."""
+
+    def look_at_run_dir(self) -> None:
+        """Ask the run directory for a sign of life; a second later the writer knows whether it hangs.
+
+        Asked even when nothing is left to write: what is to end may have files open there.
+        """
+
+        def look() -> None:
+            os.stat(self.join.attempt_dir)
+
+        self.writer.call("look", look)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from retinue.channel.messages import (
+    AskFacts,
     BindGateway,
     EndNode,
     FromController,
@@ -20,15 +21,30 @@ from retinue.channel.messages import (
     Membership,
     NodeNote,
     Observed,
+    Peer,
     Refused,
     Report,
+    SignalTasks,
     StopOrder,
+    TasksSeen,
     Welcome,
 )
 from retinue.node.exec_probe import is_probe_name
+from retinue.node.facts_order import answer_facts
 from retinue.node.incarnation import Incarnation
 from retinue.node.memory import Remembered
-from retinue.node.orders import Bind, Bound, Reaped, Release, RoleRestarted, Signal, Spawned, SpawnRefused
+from retinue.node.orders import (
+    Bind,
+    Bound,
+    Reaped,
+    Release,
+    RoleRestarted,
+    Signal,
+    Spawned,
+    SpawnRefused,
+    TasksTold,
+    TellTasks,
+)
 from retinue.node.outbox import Outbox
 from retinue.node.site import Site
 from retinue.terms.launch import LaunchSpec
@@ -42,6 +58,7 @@ class Gateway(Protocol):
     """The node's gateway."""
 
     def publish(self, membership: Membership) -> None: ...
+    def tell_controller(self, is_there: bool) -> None: ...
     def drop(self, replica: str, incarnation: int, cause: str) -> None: ...
 
 
@@ -61,6 +78,8 @@ class Slots:
         """Replica -> its newest incarnation, over or not."""
         self._leaving: dict[tuple[str, int], Incarnation] = {}
         """Followed by a newer one, not gone yet."""
+        self.peers: dict[str, Peer] = {}
+        """The gateways of other nodes, as far as this agent has heard of them."""
         self.gateway_port: int | None = None
         self.hop_port: int | None = None
         self.orphan_grace_s = site.join.orphan_grace_s
@@ -88,10 +107,15 @@ class Slots:
                 self.launch(spec)
             case StopOrder():
                 self.stop(message)
-            case Membership():
+            case Membership(peers=peers):
+                self.peers |= {peer.node: peer for peer in peers}
                 self._gateway.publish(message)
             case BindGateway(port=port):
                 self._bind_gateway(port)
+            case SignalTasks(signal=name, spared_step=step):
+                self.site.keeper.send(TellTasks(name, step))
+            case AskFacts():
+                self.start(answer_facts(self.site, message, self._outbox.say_now))
             case EndNode(reason=reason):
                 self._on_end(reason)
             case Refused(reason=reason):
@@ -148,7 +172,7 @@ class Slots:
 
     # --- the keeper's word -------------------------------------------------------------
 
-    def take(self, packet: Spawned | SpawnRefused | Reaped | Bound | RoleRestarted) -> None:
+    def take(self, packet: Spawned | SpawnRefused | Reaped | Bound | RoleRestarted | TasksTold) -> None:
         """Take one packet that is about life as it goes on."""
         match packet:
             case Bound(port=port, is_bound=is_bound, holder=holder, hop_port=hop_port):
@@ -158,6 +182,8 @@ class Slots:
             case RoleRestarted(role=role, starts=starts, reason=reason):
                 what = f"{role} was started again on {self.site.join.node} (start {starts})"
                 self._outbox.say(NodeNote(what=what, reason=reason, role=role))
+            case TasksTold(signal=name, told=told, live=live):
+                self._outbox.say_now(TasksSeen(name, told, live))
             case Spawned() | SpawnRefused() | Reaped():
                 self._take_life(packet)
 
@@ -188,6 +214,12 @@ class Slots:
         """
         self._outbox.forget()
         return tuple(_observe(item) for item in self.by_replica.values() if item.refused is None)
+
+    def note_controller(self, is_there: bool) -> None:
+        """There is a controller from now on, which hears what the full state cannot hold; or there is none."""
+        self._gateway.tell_controller(is_there)
+        if is_there:
+            self.retell()
 
     def retell(self) -> None:
         """Say again what the full state cannot hold, then what happened since it was built."""

@@ -24,6 +24,9 @@ HINTS = {
 }
 """What a person can do about a shortage."""
 
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+"""What Slurm sends to every process of a job's steps before its end, `sbatch --signal=USR1@60`: the trainer's to take."""
+
 Step = tuple[str, Callable[[], None]]
 """(what it is called in errors, what the child does): work between fork and exec."""
 
@@ -49,6 +52,8 @@ class Command:
     new_session: bool = True
     pdeathsig: int | None = None
     """Sent to the child when the forking thread ends; the child never runs when that is already so."""
+    ignored: tuple[int, ...] = ()
+    """Signals that it ignores unless it wants them: `WARNINGS`."""
     blocked: tuple[int, ...] = ()
     """Signals that wait until the child is ready to take them; it unblocks them itself."""
 
@@ -160,6 +165,8 @@ def _become(command: Command, parent: int, status_fd: int, steps: Sequence[Step]
     step, number = "signals", errno.EINVAL
     try:
         _reset_signals()
+        for each in command.ignored:
+            signal.signal(each, signal.SIG_IGN)
         step = "session"
         if command.new_session:
             os.setsid()

@@ -12,7 +12,7 @@ from retinue.node import kernel
 from retinue.node.descriptors import build_pair, send_packet
 from retinue.node.namespace import NamespaceRefused, spawn_in_namespace
 from retinue.node.settings import Greeting, NodeSettings
-from retinue.node.spawn import Child, Command, spawn, wait_exec
+from retinue.node.spawn import WARNINGS, Child, Command, spawn, wait_exec
 from retinue.terms.record import replace, to_pretty_json
 
 SETTINGS = "keeper.json"
@@ -88,6 +88,7 @@ def _build_command(settings: NodeSettings, control_fd: int, log_fd: int, pdeaths
         stderr=log_fd,
         keep_fds=(control_fd,),
         pdeathsig=pdeathsig,
+        ignored=WARNINGS,
     )
 
 

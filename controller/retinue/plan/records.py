@@ -123,6 +123,8 @@ class Plan(Record, frozen=True):
     """How long a request waits while nothing is ready."""
     wants_namespace: bool = True
     """`node: {namespace: off}` is False."""
+    kill_wait_s: float = 30.0
+    """In Slurm: from the TERM to every process of the job (scancel, time limit) to its KILL, and no earlier."""
     orphan_grace_s: float = 60.0
     join_timeout_s: float = 120.0
     warnings: tuple[str, ...] = ()

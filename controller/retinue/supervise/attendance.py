@@ -11,7 +11,9 @@ from retinue.channel.messages import (
     GatewayFacts,
     Hello,
     NodeEnding,
+    NodeFacts,
     NodeNote,
+    TasksSeen,
 )
 from retinue.slurm.words import parse_srun_words
 from retinue.supervise.ending import Cause
@@ -68,6 +70,10 @@ class Attendance:
                 elif port == run.nodes.port:
                     run.nodes.refuse_port(node, port, holder)
                     self._propose_port()
+            case TasksSeen():
+                run.teardown.trainer.take_seen(node, message)
+            case NodeFacts():
+                run.inquiries.take(node, message)
             case NodeNote(what=what, reason=reason):
                 run.edges.journal.note(node, what, reason)
             case NodeEnding(reason=reason):

@@ -15,9 +15,9 @@ class Cause(str, Enum):
     DEADLINE = "deadline"
     """Our own clock: the allocation ends within `run.drain`."""
     TIMEOUT = "timeout"
-    """Slurm's time limit, before our own clock: Slurm said so when it signalled us."""
+    """Slurm's time limit, before our own clock: a stop by signal, and Slurm said why."""
     PREEMPTED = "preempted"
-    """Another job takes the nodes: Slurm said so when it signalled us."""
+    """Another job takes the nodes: a stop by signal, and Slurm said why."""
     OPERATOR = "operator"
     """`retinue down`."""
     NOT_READY = "not_ready"
@@ -64,10 +64,10 @@ def find_exit_code(ending: Ending, trainer_started: bool, code: int | None, sign
         return 128 + signal if signal is not None else 70
     if ending.cause is Cause.TRAINER_REFUSED:
         return ending.refused_code
-    if ending.cause is Cause.SIGNAL:
+    if ending.cause in (Cause.SIGNAL, Cause.TIMEOUT, Cause.PREEMPTED):
         return 128 + (ending.signal or 15)
     if ending.cause is Cause.OPERATOR:
         return 0
-    if ending.cause in (Cause.DEADLINE, Cause.TIMEOUT, Cause.PREEMPTED):
+    if ending.cause is Cause.DEADLINE:
         return 5
     return 70

@@ -124,6 +124,11 @@ class StopSignal:
 
 
 @dataclass(frozen=True, slots=True)
+class TermHeard:
+    """This process was sent TERM. Nobody does that to it alone: Slurm signals every process of a job or step."""
+
+
+@dataclass(frozen=True, slots=True)
 class FencedOff:
     """A newer attempt owns the run directory: this one must end."""
 
@@ -181,6 +186,7 @@ Happening = (
     | TrainerRefused
     | TrainerExited
     | StopSignal
+    | TermHeard
     | FencedOff
     | NodeReported
     | OperatorAsked

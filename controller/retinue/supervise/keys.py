@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 from retinue.channel.certs import Authority, build_authority, build_certificate
-from retinue.channel.join import Join, write_join
+from retinue.channel.join import BatchHost, Join, write_join
 from retinue.channel.operator import Control, write_control
 from retinue.errors import EdgeError, NotReadyError, PermanentError
 from retinue.node.addresses import list_addresses
@@ -143,9 +143,18 @@ def _write_shared_files(record: RunRecord, plan: Plan, keys: RunKeys, addresses:
             key_pem=key_pem,
             token=keys.token,
             python_version=build_python_version(),
+            node_count=len(plan.allocation.nodes),
             orphan_grace_s=plan.orphan_grace_s,
             wants_namespace=plan.wants_namespace,
+            batch_host=_build_batch_host(record, plan),
         )
         path = join_dir / f"{node.name}.pem"
         path.unlink(missing_ok=True)
         write_join(path, join)
+
+
+def _build_batch_host(record: RunRecord, plan: Plan) -> BatchHost | None:
+    if not record.job_id or not record.slurm_version:
+        return None
+    host = plan.allocation.nodes[0].name
+    return BatchHost(host, ask_argv=("scontrol", "show", "node", "-o", host), cancel_argv=("scancel", record.job_id))

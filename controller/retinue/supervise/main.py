@@ -9,10 +9,10 @@ import argparse
 import asyncio
 import gc
 import os
+import signal
 import socket
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,12 @@ from retinue.supervise.happenings import (
     OperatorAsked,
     StubGone,
     StubHello,
+    TermHeard,
     Ticked,
 )
 from retinue.supervise.keys import RunKeys, prepare_keys
 from retinue.supervise.orphaned import end_orphaned_run
+from retinue.supervise.real_time import RealClock, RealTimers
 from retinue.supervise.recorder import Recorder
 from retinue.supervise.run import Run
 from retinue.supervise.snapshot import build_verdict
@@ -56,37 +58,6 @@ TICK_S = 1.0
 SNAPSHOT_S = 0.1
 FILES_S = 2.0
 """How long the trainer waits for the files it may read first; a file system that hangs does not keep it longer."""
-
-
-class RealClock:
-    """Implements `edges.Clock`; the loop's time is CLOCK_MONOTONIC, so due times outlive this process."""
-
-    def now_s(self) -> float:
-        return time.monotonic()
-
-    def now_utc(self) -> float:
-        return time.time()
-
-
-class RealTimers:
-    """Implements `edges.Timers`."""
-
-    def __init__(self, post: Callable[[Happening], None]) -> None:
-        self._post = post
-        self._handles: dict[str, asyncio.TimerHandle] = {}
-
-    def set(self, name: str, due_s: float, happening: Happening) -> None:
-        self.cancel(name)
-        self._handles[name] = asyncio.get_running_loop().call_at(due_s, self._fire, name, happening)
-
-    def _fire(self, name: str, happening: Happening) -> None:
-        self._handles.pop(name, None)
-        self._post(happening)
-
-    def cancel(self, name: str) -> None:
-        handle = self._handles.pop(name, None)
-        if handle is not None:
-            handle.cancel()
 
 
 class Controller:
@@ -169,7 +140,12 @@ class Controller:
 
     async def on_operator(self, ask: Ask) -> Answer:
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.post(OperatorAsked(ask, answered.set_result))
+
+        def reply(answer: Answer) -> None:
+            if not answered.done():  # the operator has gone away meanwhile
+                answered.set_result(answer)
+
+        self.post(OperatorAsked(ask, reply))
         return await answered
 
     # --- the loop --------------------------------------------------------------------
@@ -180,6 +156,8 @@ class Controller:
         if state is not None:
             self.run.restore(state, seats)
         asyncio.get_running_loop().add_reader(self.stop_fd, self._lose_stub)
+        # Slurm signals every process of a job; what that means is the run's to say.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.post, TermHeard())
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self.server.run()),
@@ -192,6 +170,7 @@ class Controller:
             for task in tasks:
                 task.cancel()
         self.recorder.close()
+        await self.stub.drain()
         return 0
 
     async def _handle_all(self) -> None:

@@ -29,6 +29,7 @@ from retinue.node.nodedir import find_node_dir, keep_owner_access
 from retinue.plan.build import build_plan
 from retinue.plan.records import Plan
 from retinue.slurm.version import read_slurm_version
+from retinue.supervise.job_facts import read_job_facts
 from retinue.supervise.stub_signals import STOPS, block_signals
 from retinue.terms import run as files
 from retinue.terms.record import Record, replace, to_pretty_json
@@ -150,11 +151,13 @@ def prepare_run(
     Errors: every RetinueError of the exit codes 2, 3, 4, 126, 127; nothing is left of what was made.
     """
     manifest = read_manifest(manifest_path)
-    allocation = find_allocation(env)
+    facts = read_job_facts(find_allocation(env), env)
+    allocation = facts.allocation
     is_new = run_dir is None and allocation.job_id is None
     while True:
         place = Path(os.path.abspath(cwd / (run_dir or default_run_dir(manifest, allocation, cwd))))
         record, plan = build_run(manifest, allocation, trainer_argv, env, cwd, place)
+        plan = facts.add_to(plan)
         record = replace(record, is_detached=is_detached)
         before = look_before(place, cwd)
         try:

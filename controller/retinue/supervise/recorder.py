@@ -133,5 +133,6 @@ class Recorder:
             )
 
     def close(self) -> None:
-        """Wait for what is written, but never for ever."""
+        """Wait for what is written, but never for ever; a directory that hangs since a moment ago is told of too."""
         self._writer.stop(FLUSH_S)
+        self._tell_hung()

@@ -31,11 +31,17 @@ from retinue.supervise.happenings import (
     StopSignal,
     StubGone,
     StubHello,
+    TermHeard,
     Ticked,
     TrainerExited,
     TrainerRefused,
     TrainerStarted,
 )
+from retinue.supervise.inquiry import COMMAND as FACTS_COMMAND
+from retinue.supervise.inquiry import TIMER as FACTS_TIMER
+from retinue.supervise.inquiry import Inquiries
+from retinue.supervise.job_signal import TIMER as HELD_TIMER
+from retinue.supervise.job_signal import JobSignal
 from retinue.supervise.nodes import Nodes
 from retinue.supervise.progress import Progress
 from retinue.supervise.seat import Seat
@@ -61,8 +67,10 @@ class Run:
         self.nodes = Nodes([node.name for node in plan.allocation.nodes], edges.gateway_ports)
         self.attendance = Attendance(self)
         self.upkeep = Upkeep(self)
+        self.job_signal = JobSignal(self)
         self.teardown = Teardown(self)
         self.progress = Progress(self)
+        self.inquiries = Inquiries(self)
         self.controller_starts = 1
         self.spread = Spread(plan, edges, fleet, self.nodes)
 
@@ -77,7 +85,16 @@ class Run:
 
     def handle(self, happening: Happening) -> None:
         """Take in one happening and do all that follows from it."""
+        if not self.job_signal.holds(happening):
+            self._handle(happening)
+        if self.state.ending is not None or happening == RunTimer(HELD_TIMER):
+            for held in self.job_signal.release():
+                self._handle(held)
+
+    def _handle(self, happening: Happening) -> None:
+        self.job_signal.note(happening)
         self._take(happening)
+        self.job_signal.settle()
         self.advance()
 
     def change(self, **fields: object) -> None:
@@ -115,14 +132,19 @@ class Run:
                 self.teardown.begin(Cause.TRAINER_REFUSED, cause, refused_code=127 if errno == 2 else 126)
             case TrainerExited(code=code, signal=signal):
                 self.change(trainer=TrainerState.ENDED, trainer_code=code, trainer_signal=signal)
+                self.teardown.trainer.end()
                 self.teardown.begin(Cause.TRAINER, f"the trainer ended ({describe_end(code, signal)})")
             case StopSignal():
                 self.teardown.take_signal(happening)
+            case TermHeard():
+                self.edges.journal.note("run", "TermHeard", "the controller was sent SIGTERM")
             case StubGone():
                 self.change(trainer=TrainerState.ENDED, has_launch_ended=True)
                 self.teardown.begin(Cause.STUB_LOST, "the stub was killed")
             case FencedOff(by=by):
                 self.teardown.begin(Cause.FENCED, f"the run directory was taken over by {by}")
+            case OperatorAsked(ask=ask, reply=reply) if ask.command == FACTS_COMMAND:
+                self.inquiries.ask(reply)
             case OperatorAsked(ask=ask, reply=reply):
                 reply(self._answer(ask))
             case ReplicaTimer(replica=key, fired=fired):
@@ -142,6 +164,7 @@ class Run:
             self.nodes.port = self.state.gateway_port
         self.teardown.arm_deadline()
         self._take_trainer(hello)
+        self.teardown.trainer.resume()
         for stop in hello.stops:
             self._take(StopSignal(stop["signal"], stop["count"], stop.get("from_terminal", False)))
 
@@ -174,6 +197,8 @@ class Run:
                 self.attendance.take_timer()
             case (timer, _, _) if timer == ROUTES_TIMER:
                 self.spread.take_timer()
+            case (timer, _, number) if timer == FACTS_TIMER:
+                self.inquiries.take_timer(number)
             case ("hold", _, service):
                 self.upkeep.take_hold_end(service)
             case _:
@@ -192,6 +217,7 @@ class Run:
         if self.state.ending is not None:
             self.teardown.advance()
         self.spread.advance()
+        self.inquiries.advance()
 
     def _start_trainer_when_ready(self) -> None:
         if not self.upkeep.are_all_ready():

@@ -38,7 +38,7 @@ class TrainerStop(Record, frozen=True):
     """How far the stopping of the trainer is."""
 
     signal: str
-    """What it is told, without SIG."""
+    """What it is told, without SIG; empty when Slurm has told it."""
     began_s: float
     kill_s: float
     """Loop time at which its grace is over."""

@@ -47,9 +47,8 @@ class Stub:
         self.hung = Hung()
         self.stops: list[dict[str, Any]] = []
         self.verdict: dict[str, Any] | None = None
-        """The controller's latest."""
+        """The controller's latest, and its last order."""
         self.finish: dict[str, Any] | None = None
-        """The controller's last order."""
         self.own_end: OwnEnd | None = None
         self._obey_limit_s = OBEY_BEATS * run.beat_timeout_s
         self._obey_due_s: float | None = None
@@ -85,7 +84,9 @@ class Stub:
 
     def pump(self, limit_s: float) -> None:
         """Wait for something to happen, at most so long, and take it."""
-        asked_s = max(0.0, min(limit_s, LOOK_S if self.hung.is_any_doomed else TURN_S))
+        # What is about to happen then is told by no signal and no descriptor.
+        is_looking = self.hung.is_any_doomed or self.work.is_launch_leaving
+        asked_s = max(0.0, min(limit_s, LOOK_S if is_looking else TURN_S))
         takers = self._list_takers()
         poll = select.poll()
         for fd in takers:
@@ -98,6 +99,7 @@ class Stub:
         if self.clock.note_turn(asked_s) and self.watch.is_alive:
             # We were stopped ourselves: what was not heard meanwhile says nothing about the controller.
             self.watch.note_beat(self.clock.now_s())
+        self.work.look_at_launch()
         self._give_up_hung()
 
     def wait(self, is_done: Callable[[], bool], limit_s: float, look_s: float = TURN_S) -> bool:
@@ -202,14 +204,12 @@ class Stub:
             self.watch.note_closed(self.clock.now_s())
 
     def _obey(self, order: dict[str, Any]) -> None:
-        if self.own_end is not None or self.finish is not None:
-            return
         try:
             match order["op"]:
-                case "beat":
-                    pass
                 case "run_dir":
                     self.hung.is_dir_hung = bool(order["is_hung"])
+                case op if op == "beat" or self.own_end is not None or self.finish is not None:
+                    pass
                 case "say":
                     say(str(order.get("text", "")))
                 case "verdict":
@@ -270,7 +270,7 @@ class Stub:
 def run_stub(path: str) -> int:
     """Be the stub of the run whose record is at this path; returns the exit code of the whole run."""
     stub_signals.block_signals()
-    # A trainer that took the terminal's foreground must not stop us when we print.
+    # A trainer that took the terminal must not stop us when we print.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     open_standard_fds()
     try:

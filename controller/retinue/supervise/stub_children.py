@@ -98,7 +98,7 @@ class Child:
         return {"code": self.code, "signal": self.signal}
 
     def send_signal(self, number: int) -> None:
-        """Signal the process itself, while it is ours to signal; one that hears nothing else is killed when it is to end."""
+        """Signal the process itself, while it is ours to signal; a deaf one that is to end is killed."""
         if self.is_deaf and number == signal.SIGTERM:
             number = signal.SIGKILL
         if self.is_alive:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from retinue.supervise.stub_bounded import run_bounded
 from retinue.supervise.stub_children import Child
 from retinue.supervise.stub_leftovers import Leftover, end_left, hunt_children, scan_left
-from retinue.supervise.stub_requeue import REFINED, decide_requeue, look_at_end, requeue_job
+from retinue.supervise.stub_requeue import REFINED, UNCLEAR, decide_requeue, look_at_end, requeue_job
 from retinue.supervise.stub_run import say
 from retinue.supervise.stub_table import build_table
 from retinue.supervise.stub_verdict import (
     FENCED,
-    SIGNAL,
     Facts,
     build_verdict,
     find_exit_code,
@@ -97,7 +96,7 @@ def write_end(facts: Facts, limit_s: float) -> None:
         say(f"{verdict['cause']}; nothing more is written here")
         return
     end = look_at_end(run, verdict["ended_by"], facts.stop_signal)
-    if verdict["ended_by"] == SIGNAL and end.word in REFINED:
+    if verdict["ended_by"] in UNCLEAR and end.word in REFINED:
         verdict["ended_by"] = REFINED[end.word]
     has_policy = bool(run.requeue_on and run.job_id)
     decision = decide_requeue(run.requeue_on, run.requeue_max, run.attempt, end)

@@ -25,8 +25,11 @@ WARNING = "USR2"
 """What `sbatch --signal=B:USR2@N` sends before the time limit."""
 SLURM_REASONS = {"TimeLimit": TIMEOUT, "NodeDown": NODE_FAIL}
 """Slurm's reason while it ends a job -> the word of the policy. Its state is COMPLETING then, whatever the cause."""
+SIGNAL, NODE_LOST = "signal", "node_lost"
+UNCLEAR = (SIGNAL, NODE_LOST)
+"""`ended_by` that Slurm may know better."""
 REFINED = {TIMEOUT: "timeout", PREEMPTED: "preempted"}
-"""`ended_by` of a stop by signal that Slurm has explained."""
+"""What it is then."""
 
 
 class Decision:
@@ -57,18 +60,18 @@ class End:
 def find_end(ended_by: str, signal_name: str, told: dict[str, Any], attempt: int) -> End:
     """Name how the attempt ended.
 
-    Shape:  `told` is Slurm's reason, restarts and is_preempted, or empty. A stop by signal is the time limit's warning, or what Slurm
-            says it is; a plain `scancel` is neither, and final.
+    Shape:  `told` is Slurm's reason, restarts and is_preempted, or empty. What Slurm says goes before what we saw: it
+            stops steps first, so that a preemption or the time limit may look like lost nodes. A stop by signal that
+            Slurm has no word for is a plain `scancel`, and final.
     """
     is_queued = int(told.get("restarts", 0)) > attempt
-    if ended_by != "signal":
-        return End(ENDS.get(ended_by, ""), is_queued)
-    if signal_name == WARNING:
-        return End(TIMEOUT, is_queued)
     word = SLURM_REASONS.get(str(told.get("reason", "")), "")
+    if not word and told.get("is_preempted"):
+        word = PREEMPTED
+    if not word:
+        word = TIMEOUT if ended_by == SIGNAL and signal_name == WARNING else ENDS.get(ended_by, "")
     # What else queues a running job again without a word is a preemption, or somebody's `scontrol requeue`.
-    is_preempted = bool(told.get("is_preempted")) or is_queued
-    return End(word or (PREEMPTED if is_preempted else ""), is_queued)
+    return End(word or (PREEMPTED if is_queued else ""), is_queued)
 
 
 def decide_requeue(on: tuple[str, ...], limit: int, attempt: int, end: End) -> Decision:
@@ -89,7 +92,7 @@ def decide_requeue(on: tuple[str, ...], limit: int, attempt: int, end: End) -> D
 
 def look_at_end(run: Run, ended_by: str, signal_name: str) -> End:
     """Name this run's end; of a signal that says nothing itself, and of a lost node, Slurm is asked."""
-    is_unclear = ended_by == "node_lost" or (ended_by == "signal" and signal_name == "TERM")
+    is_unclear = ended_by == NODE_LOST or (ended_by == SIGNAL and signal_name in ("", "TERM"))
     is_asked = bool(run.job_id) and is_unclear
     return find_end(ended_by, signal_name, _ask_job(run.job_id) if is_asked else {}, run.attempt)
 

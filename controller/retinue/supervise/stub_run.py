@@ -1,14 +1,22 @@
 """The stub's view of `run.json`, its stderr, and its clock. Standard library only."""
 
+import functools
 import json
 import os
 import select
+import stat
 import time
 from typing import Any
+
+from retinue.supervise.stub_bounded import run_bounded
 
 STDERR = 2
 PIECE_BYTES = 4096
 """POSIX: a pipe that polls writable takes PIPE_BUF without blocking."""
+FILE_S, HUNG_FILE_S = 1.0, 0.05
+"""How long a line may take where stderr is a file; the second after one that took longer."""
+_late: list[int] = []
+"""The child that could not write the last line, if it could not."""
 STALL_S = 2.0
 """Sooner than this after the asked time is load; later, the stub itself did not run (SIGSTOP, Ctrl-Z)."""
 
@@ -20,6 +28,7 @@ class Run:
     """
 
     def __init__(self, path: str) -> None:
+        is_stderr_file()  # Now: later the question itself might hang.
         with open(path, "rb") as file:
             record: dict[str, Any] = json.load(file)
         self.path = path
@@ -76,8 +85,19 @@ def say(text: str) -> None:
     write_stderr(f"retinue: {text}\n".encode())
 
 
+@functools.cache
+def is_stderr_file() -> bool:
+    """Whether stderr is a file, as in a batch job: writing may hang, and poll(2) does not know. Asked at the start."""
+    return stat.S_ISREG(os.fstat(STDERR).st_mode)
+
+
 def write_stderr(data: bytes) -> None:
     """Write what stderr takes without blocking; the rest is lost."""
+    if is_stderr_file():
+        limit_s = HUNG_FILE_S if _late else FILE_S
+        written = run_bounded(lambda: os.write(STDERR, data), limit_s, is_vital=True)
+        _late[:] = [written.pid] if written.problem else []
+        return
     poll = select.poll()
     poll.register(STDERR, select.POLLOUT)
     while data:

@@ -122,6 +122,17 @@ class Work:
                 self.launch.is_deaf = self._ears.take_listener()
             self._tell_state("launch", self.launch)
 
+    @property
+    def is_launch_leaving(self) -> bool:
+        """Every node has reported: the launch is about to exit, and is to be looked at often."""
+        launch = self.launch
+        return launch is not None and launch.is_deaf and launch.is_alive and self.nodes.keys() >= set(self.expected)
+
+    def look_at_launch(self) -> None:
+        """Let a deaf launch end."""
+        if self._ears is not None and self.launch is not None and self.launch.is_alive:
+            self._ears.check()
+
     def read_launch(self) -> None:
         """Read what the launch prints: final reports are kept and passed on, the rest is for people."""
         for _ in range(PIECES):
@@ -180,7 +191,7 @@ class Work:
                 new_session=False,
                 pdeathsig=signal.SIGTERM,
             ),
-            steps=[("signals", self._ignore_again)],
+            steps=[("signals", self._ignore_again), ("group", self._leave_group)],
         )
         for fd in self._inherited:
             # Else the far end of the caller's `<(...)` would not see its end before ours.
@@ -191,6 +202,12 @@ class Work:
     def settle_trainer(self) -> None:
         if self.trainer is not None and self.trainer.settle_exec():
             self._tell_state("trainer", self.trainer)
+
+    def _leave_group(self) -> None:
+        """Where no terminal's Ctrl-C counts on our group, leave it: `scancel --full --signal` signals the batch
+        script's group, and a TERM that srun gets before us ends the trainer's tasks at once."""
+        if self.run.job_id and not _has_terminal():
+            os.setpgid(0, 0)
 
     def _ignore_again(self) -> None:
         for number in self._ignored:
@@ -255,6 +272,14 @@ class Work:
         left = [{"pid": pid, "cmd": cmd} for pid, _start, cmd in answer.value or ()]
         if left:
             self._tell({"ev": "leftovers", "pids": left})
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def _read_env(order: dict[str, Any]) -> dict[str, str]:

@@ -12,6 +12,8 @@ from retinue.lifecycle.order import next_to_stop
 from retinue.supervise.ending import Cause, Ending, find_exit_code
 from retinue.supervise.happenings import RunTimer, StopSignal
 from retinue.supervise.state import RunPhase, TrainerState
+from retinue.supervise.trainer_stop import TIMERS, TrainerStopper
+from retinue.terms.record import replace
 from retinue.terms.replica import Phase, StopAsked
 
 if TYPE_CHECKING:
@@ -21,6 +23,10 @@ END_NODE_S = 15.0
 """How long keepers may take to end their nodes before the launch itself is told to."""
 LAST_S = 5.0
 """Kept free before the deadline for ending nodes and writing the verdict."""
+LAST_SHARE = 0.5
+"""The same of a wait that is short: Slurm's KillWait may be a few seconds."""
+TELL_S = 0.3
+"""How long it takes to learn that Slurm has signalled all of the job, and the trainer with it."""
 IMPATIENT_S = 2.0
 """Grace of everything after a second signal."""
 FORWARDED = ("INT", "QUIT")
@@ -37,12 +43,19 @@ class Teardown:
         self._asked_while: set[str] = set()
         """Services that were not over when replicas were last asked to stop: the next lane's turn comes when one is."""
         self._signal: StopSignal | None = None
+        self._is_launch_ended = False
+        """The launch was told to end for the sake of nodes that never joined."""
+        self._is_telling_due = False
+        self.trainer = TrainerStopper(run)
 
     @property
     def is_stopping_services(self) -> bool:
-        """Nothing is started any more."""
+        """Nothing is started any more; what Slurm has signalled with all of the job stops beside the trainer."""
         state = self.run.state
-        return state.ending is not None and state.trainer in (TrainerState.NONE, TrainerState.ENDED)
+        return state.ending is not None and (self._is_trainer_over() or state.signalled_utc is not None)
+
+    def _is_trainer_over(self) -> bool:
+        return self.run.state.trainer in (TrainerState.NONE, TrainerState.ENDED)
 
     def begin(self, cause: Cause, text: str, signal: int | None = None, refused_code: int = 0) -> None:
         """Stop the run; the first cause stays, a later one is only noted."""
@@ -56,9 +69,6 @@ class Teardown:
         number = int(getattr(signals, f"SIG{happening.name}", signals.SIGTERM))
         self._signal = self._signal or happening
         self.begin(Cause.SIGNAL, f"SIG{happening.name} was received", signal=number)
-        if happening.is_from_terminal and happening.count == 1:
-            self.run.change(is_trainer_told=True)
-            self._arm_trainer_kill()
         if happening.count >= 2 and self.run.state.urgency == 0:
             self.run.change(urgency=1)
             self._hasten()
@@ -68,12 +78,13 @@ class Teardown:
         match name:
             case "deadline":
                 self.begin(Cause.DEADLINE, f"the allocation ends in {run.plan.drain_s:g} s (run.drain)")
-            case "trainer_kill" if run.state.trainer in (TrainerState.ASKED, TrainerState.RUNNING):
-                run.edges.journal.note("trainer", "Killed", "still there after its grace")
-                run.edges.stub.order({"op": "signal_trainer", "signal": "KILL"})
+            case "tell":
+                self._is_telling_due = True
             case "end" if run.state.phase is RunPhase.ENDING:
                 run.edges.stub.order({"op": "signal_launch", "signal": "TERM"})
                 self._finish()
+            case _ if name in TIMERS:
+                self.trainer.take_timer(name)
             case _:
                 pass
 
@@ -97,8 +108,10 @@ class Teardown:
             for key in asked:
                 self._asked.add(key)
                 run.fleet.apply(key, StopAsked("the run ends", self._grace_s()))
-        if run.state.phase is not RunPhase.ENDING and run.fleet.is_over():
+        if run.state.phase is not RunPhase.ENDING and run.fleet.is_over() and self._is_trainer_over():
             self._end_nodes()
+        if run.state.phase is RunPhase.ENDING:
+            self._end_launch()
         if run.state.phase is RunPhase.ENDING and self._are_nodes_gone():
             self._finish()
 
@@ -111,32 +124,52 @@ class Teardown:
         return [key for key in lanes if key not in self._asked]
 
     def _tell_trainer(self) -> None:
-        run = self.run
-        if run.state.is_trainer_told:
+        """Tell it, but for a TERM that all of the job may have had: whether so is known in a moment."""
+        run, stop = self.run, self._signal
+        if run.state.trainer_stop is not None:
             return
-        run.change(is_trainer_told=True)
-        name = run.plan.trainer.stop_signal
-        if self._signal is not None and self._signal.name in FORWARDED:
-            name = self._signal.name
-        run.edges.journal.note("trainer", "StopTold", f"SIG{name}, grace {self._trainer_grace_s():g} s")
-        run.edges.stub.order({"op": "signal_trainer", "signal": name})
-        self._arm_trainer_kill()
-
-    def _arm_trainer_kill(self) -> None:
-        due_s = self.run.edges.clock.now_s() + self._trainer_grace_s()
-        self.run.edges.timers.set("trainer_kill", due_s, RunTimer("trainer_kill"))
+        was_told = run.state.signalled_utc is not None
+        if not was_told and not self._is_telling_due and run.job_signal.is_pending:
+            run.edges.timers.set("tell", run.edges.clock.now_s() + TELL_S, RunTimer("tell"))
+            return
+        name = stop.name if stop is not None and stop.name in FORWARDED else run.plan.trainer.stop_signal
+        has_heard = was_told or (stop is not None and stop.is_from_terminal)
+        self.trainer.begin("" if was_told else name, self._trainer_grace_s(), has_heard)
 
     def _hasten(self) -> None:
         """A second signal: nobody waits longer than two seconds for anything."""
         if self.run.state.trainer is TrainerState.RUNNING:
-            self._arm_trainer_kill()
+            self.trainer.hasten(IMPATIENT_S)
         for key, seat in self.run.fleet.seats.items():
             if seat.replica.phase is Phase.STOPPING:
                 self.run.fleet.apply(key, StopAsked("a second signal", self._grace_s()))
 
+    def take_job_signal(self) -> None:
+        """All processes of the job have had TERM, and what is left is killed soon: everything stops at once."""
+        run = self.run
+        if run.state.signalled_utc is not None or run.state.ending is None:
+            return
+        run.change(signalled_utc=run.edges.clock.now_utc())
+        text = f"Slurm kills what is left in {run.plan.kill_wait_s:g} s"
+        run.edges.journal.note("run", "JobSignalled", f"every process of the job was signalled; {text}")
+        if run.state.ending.cause is Cause.SIGNAL:
+            run.change(
+                ending=replace(run.state.ending, text=f"{run.state.ending.text}, as by every process of the job")
+            )
+        self.trainer.hasten(self._trainer_grace_s())
+        for key in run.fleet.seats:
+            # All at once: each has had its TERM, and its node ends.
+            run.fleet.apply(key, StopAsked("every process of the job was signalled", self._grace_s()))
+
     def _left_s(self) -> float | None:
-        end_utc = self.run.plan.allocation.end_utc
-        return None if end_utc is None else max(0.0, end_utc - self.run.edges.clock.now_utc() - LAST_S)
+        """How long the stop may take; None: as long as it likes."""
+        ends = []
+        if self.run.plan.allocation.end_utc is not None:
+            ends.append(self.run.plan.allocation.end_utc - LAST_S)
+        if self.run.state.signalled_utc is not None:
+            wait_s = self.run.plan.kill_wait_s
+            ends.append(self.run.state.signalled_utc + wait_s - min(LAST_S, wait_s * LAST_SHARE))
+        return max(0.0, min(ends) - self.run.edges.clock.now_utc()) if ends else None
 
     def _trainer_grace_s(self) -> float:
         if self.run.state.urgency:
@@ -157,9 +190,16 @@ class Teardown:
         run.change(phase=RunPhase.ENDING)
         for view in run.nodes.joined():
             run.edges.agents.send(view.name, EndNode("the run is over"))
-        if run.nodes.missing() and not self._are_nodes_gone():
-            run.edges.stub.order({"op": "signal_launch", "signal": "TERM"})
         run.edges.timers.set("end", run.edges.clock.now_s() + END_NODE_S, RunTimer("end"))
+
+    def _end_launch(self) -> None:
+        """End the launch on nodes that never joined and so are not told; the others may end in order first."""
+        run = self.run
+        if self._is_launch_ended or not run.nodes.missing() or self._are_nodes_gone():
+            return
+        if all(view.report is not None for view in run.nodes.joined()):
+            self._is_launch_ended = True
+            run.edges.stub.order({"op": "signal_launch", "signal": "TERM"})
 
     def _are_nodes_gone(self) -> bool:
         return self.run.state.has_launch_ended or not self.run.state.is_launched

@@ -6,6 +6,7 @@ from typing import Any
 from retinue.allocation.nodelist import compress_nodelist
 from retinue.node.environment import ALWAYS_DIRECT, extend_no_proxy
 from retinue.plan.records import Plan
+from retinue.slurm.hygiene import scrub_for_trainer
 from retinue.terms import run as files
 from retinue.terms.record import Record
 from retinue.terms.run import RunRecord
@@ -75,9 +76,10 @@ def build_trainer_environment(
 
     Shape:  the caller's variables unchanged, but for `no_proxy`, which gains loopback and the run's nodes:
     clients inside the trainer must not ask a site proxy for 127.0.0.1. What another run left in the caller's
-    environment is gone: a stale URL is worse than none.
+    environment is gone: a stale URL is worse than none. So is the size and place of a step, where the run was started
+    inside one: the trainer's srun would be no larger.
     """
-    own = {name: value for name, value in caller.items() if not name.startswith("RETINUE_")}
+    own = {name: value for name, value in scrub_for_trainer(caller).items() if not name.startswith("RETINUE_")}
     env = {**own, **build_shared_environment(plan, record, gateway_port), "RETINUE_NODE_DIR": record.node_dir}
     nodes = tuple(node.name for node in plan.allocation.nodes)
     for name in ("no_proxy", "NO_PROXY"):

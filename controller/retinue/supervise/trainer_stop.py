@@ -34,16 +34,18 @@ class TrainerStopper:
         self.run = run
         self._seen: dict[str, TasksSeen] = {}
         """Node -> its last answer to what it is asked now."""
+        self._is_lingering = False
+        """The timer for that is armed."""
 
     def begin(self, signal: str, grace_s: float, has_heard: bool) -> None:
-        """Tell the trainer to stop, once."""
+        """Tell the trainer to stop, once. With no signal its tasks have heard too, and are only counted."""
         run = self.run
         if run.state.trainer_stop is not None:
             return
         now_s = run.edges.clock.now_s()
         run.change(trainer_stop=TrainerStop(signal, now_s, now_s + grace_s, has_heard))
-        word = "StopHeard" if has_heard else "StopTold"
-        run.edges.journal.note("trainer", word, f"SIG{signal}, grace {grace_s:g} s")
+        what = f"SIG{signal}" if signal else "with all of the job"
+        run.edges.journal.note("trainer", "StopHeard" if has_heard else "StopTold", f"{what}; grace {grace_s:g} s")
         self._set(KILL_TIMER, now_s + grace_s)
         self._ask()
         self._settle()
@@ -79,7 +81,8 @@ class TrainerStopper:
         self._seen[node] = seen
         if seen.told and not stop.has_tasks:
             self._change(has_tasks=True)
-            self.run.edges.journal.note("trainer", "TasksTold", f"SIG{seen.signal} to its {seen.told} tasks on {node}")
+            what = f"sent SIG{seen.signal}" if seen.signal else "have heard too"
+            self.run.edges.journal.note("trainer", "TasksTold", f"{seen.told} of its tasks on {node} {what}")
         self._settle()
 
     def take_timer(self, name: str) -> None:
@@ -90,7 +93,7 @@ class TrainerStopper:
             case "trainer_ask":
                 self._ask()
                 self._settle()
-            case "trainer_linger" if not stop.is_prodded and not self._count_live():
+            case "trainer_linger" if not stop.is_prodded and self._are_tasks_gone(stop):
                 self._change(is_prodded=True, has_heard=True)
                 self.run.edges.journal.note("trainer", "StopTold", "its tasks have ended and it has not")
                 self._signal(self.run.plan.trainer.stop_signal)
@@ -116,28 +119,28 @@ class TrainerStopper:
         if stop is None or stop.is_killing or run.state.trainer is not TrainerState.RUNNING:
             return
         if stop.has_tasks:
-            if self._count_live():
-                run.edges.timers.cancel(LINGER_TIMER)
-                self._is_lingering = False
-            elif not self._is_lingering and not stop.is_prodded:
-                self._is_lingering = True
-                self._set(LINGER_TIMER, run.edges.clock.now_s() + LINGER_S)
+            self._arm_linger(stop)
         elif not stop.has_heard and self._have_all_answered(stop):
             self._change(has_heard=True)
             self._signal(stop.signal)
-
-    _is_lingering = False
-    """The timer for that is armed."""
 
     def _have_all_answered(self, stop: TrainerStop) -> bool:
         run = self.run
         if not run.plan.allocation.job_id or run.edges.clock.now_s() >= stop.began_s + ANSWER_S:
             return True
-        return all(view.name in self._seen for view in run.nodes.joined())
+        return all(node in self._seen for node in run.nodes.live())
 
-    def _count_live(self) -> int:
-        joined = {view.name for view in self.run.nodes.joined()}
-        return sum(seen.live for node, seen in self._seen.items() if node in joined)
+    def _are_tasks_gone(self, stop: TrainerStop) -> bool:
+        live = self.run.nodes.live()
+        return self._have_all_answered(stop) and not any(self._seen[node].live for node in live if node in self._seen)
+
+    def _arm_linger(self, stop: TrainerStop) -> None:
+        if not self._are_tasks_gone(stop):
+            self.run.edges.timers.cancel(LINGER_TIMER)
+            self._is_lingering = False
+        elif not self._is_lingering and not stop.is_prodded:
+            self._is_lingering = True
+            self._set(LINGER_TIMER, self.run.edges.clock.now_s() + LINGER_S)
 
     def _kill(self, stop: TrainerStop) -> None:
         run = self.run
@@ -158,7 +161,9 @@ class TrainerStopper:
         self.run.edges.stub.order({"op": "signal_trainer", "signal": name})
 
     def _change(self, **fields: object) -> None:
-        self.run.change(trainer_stop=replace(self.run.state.trainer_stop, **fields))
+        stop = self.run.state.trainer_stop
+        if stop is not None:
+            self.run.change(trainer_stop=replace(stop, **fields))
 
     def _set(self, timer: str, due_s: float) -> None:
         self.run.edges.timers.set(timer, due_s, RunTimer(timer))

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from bench.deeds import kill_stepd, shadow, unshadow
 from bench.files import write_hosts
 from bench.layout import LOGIN, Refusal
 from bench.procs import build_become, build_enter
@@ -83,6 +84,7 @@ def restore(fabric: "Fabric") -> Answer:
         if not machine.is_alive:
             fabric.revive(host)
         heal(fabric, host)
+        unshadow(fabric, host)
         fabric.start_daemon("slurmctld" if host == LOGIN else "slurmd", host)
     enter = build_enter(fabric.machines[LOGIN].pid)
     for user in fabric.layout.ids:
@@ -120,6 +122,9 @@ VERBS: dict[str, Callable[..., Answer]] = {
     "loopback-name": loopback_name,
     "kill-node": kill_node,
     "revive": revive,
+    "kill-stepd": kill_stepd,
+    "shadow": shadow,
+    "unshadow": unshadow,
     "slurmd": slurmd,
     "slurmctld": slurmctld,
     "restore": restore,

@@ -44,7 +44,8 @@ class Desk:
         return call
 
     def run_dir(self) -> Path:
-        [run_dir] = (self.cwd / "retinue-runs").iterdir()
+        # `latest` is a link to it.
+        [run_dir] = [path for path in (self.cwd / "retinue-runs").iterdir() if not path.is_symlink()]
         return run_dir
 
     def look(self) -> list[str]:
@@ -254,21 +255,30 @@ def scratch() -> Iterator[Path]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_the_script_runs_the_manifest_as_it_was_with_every_argument_as_it_was(desk: Desk, scratch: Path) -> None:
-    write = "import json, os, sys; json.dump([os.getppid(), sys.argv[1:]], open('said.json', 'w'))"
-    start = "script = sys.argv[-1]\nprint('4711', flush=True)\n"
-    # As slurmd does it: a copy is executed, and its exit code is the job's.
-    start += "sys.exit(os.spawnv(os.P_WAIT, '/bin/bash', ['bash', script]))"
-    desk.slurm.play("sbatch", start)
-    bash = desk.cwd / "run.yaml"
+BATCH = """
+print("4711", flush=True)
+open("run.yaml", "w").write("edited while the job waits")
+pid = os.spawnv(os.P_NOWAIT, "/bin/bash", ["bash", sys.argv[-1]])
+open("batch-pid", "w").write(str(pid))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+"""As slurmd does it: the script is executed, and its exit code is the job's."""
+
+
+def test_the_script_becomes_the_run_of_the_manifest_as_it_was_with_every_argument_as_it_was(
+    desk: Desk, scratch: Path
+) -> None:
+    write = "import json, os, sys; json.dump([os.getppid(), sys.argv[1:]], open('said.json', 'w')); sys.exit(7)"
+    desk.slurm.play("sbatch", BATCH)
     path = f"{desk.slurm.path}:{Path(sys.executable).parent}"
-    done = desk.submit("--", sys.executable, "-c", write, *AWKWARD, PATH=path, SLURM_TMPDIR=str(scratch))
-    assert done.returncode == 0, done.stderr
-    bash.write_text("edited since")
-    stub_pid, said = json.loads((desk.cwd / "said.json").read_text())
+    words = ("--wait", "--", sys.executable, "-c", write, *AWKWARD)
+    done = desk.submit(*words, PATH=path, SLURM_TMPDIR=str(scratch))
+    assert done.returncode == 7, done.stderr
+    parent, said = json.loads((desk.cwd / "said.json").read_text())
     assert said == AWKWARD
+    # No shell is left between Slurm's signals and the run.
+    assert parent == int((desk.cwd / "batch-pid").read_text())
     verdict = json.loads((desk.run_dir() / "current" / "verdict.json").read_text())
-    assert (verdict["ended_by"], verdict["exit_code"], verdict["clean"]) == ("trainer", 0, "true")
-    assert verdict["name"] == "demo"
-    assert stub_pid > 0
+    assert (verdict["name"], verdict["ended_by"], verdict["exit_code"]) == ("demo", "trainer", 7)
+    assert verdict["clean"] == "true"
     assert os.listdir(scratch) == []
