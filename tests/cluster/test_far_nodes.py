@@ -134,5 +134,5 @@ def test_a_request_to_a_node_that_loses_its_power_is_answered_by_another(cluster
         assert {each.result() for each in asked} == {"node2"}
     cluster.call("scancel", "--batch", "--signal=TERM", run.job)
     # Not the job's end: Slurm waits for the dead node for longer than that.
-    assert run.wait_verdict()["nodes"]["node2"]["clean"] == "true"
+    assert run.wait_verdict(180.0)["nodes"]["node2"]["clean"] == "true"
     cluster.revive("node3")

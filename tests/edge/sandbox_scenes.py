@@ -45,7 +45,7 @@ def copy_into(root: Path, path: str, name: str | None = None) -> None:
 
 
 def make_image(root: Path) -> Path:
-    """Make an image: a shell, a few tools, this Python without its tests, our own probe; plain files and directories."""
+    """Make an image: a shell, a few tools, this Python without its tests, our probe; plain files and directories."""
     python = os.path.realpath(sys.executable)
     files = set(find_libraries(python))
     for tool in TOOLS.split():

@@ -24,6 +24,8 @@ from retinue.gateway.wire import FAR_FAULT, FAR_REPLICA, Refusal
 
 GRACE_S = 1.0
 """How long a replica that no membership lists yet is waited for: the other gateway may have heard of it first."""
+LINGER_S = 1.0
+"""How long the rest of a refused body is read and dropped, so that the refusal is not lost with it."""
 UNSENT_BYTES = 64 * 1024
 """Of one answer, in the clear, before its replica is made to wait; asyncio's default for TLS is 512 KiB."""
 
@@ -110,7 +112,7 @@ class FarServer(web.Server):
     """aiohttp's server behind the door; keeps little of what a slow gateway does not take."""
 
     def __init__(self, door: FarDoor) -> None:
-        super().__init__(door.answer, **SERVER_WORDS)
+        super().__init__(door.answer, lingering_time=LINGER_S, **SERVER_WORDS)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=UNSENT_BYTES)

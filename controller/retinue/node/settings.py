@@ -32,8 +32,8 @@ class NodeSettings(Record, frozen=True):
     agent_argv: tuple[str, ...] = ()
     """`{keeper_fd}` and `{join}` are filled in. Empty: this package's agent."""
     gateway_argv: tuple[str, ...] = ()
-    """`{listen_fd}`, `{hop_fd}`, `{beat_fd}`, `{control_path}` and `{join}` are filled in. Empty: this package's gateway.
-    `{hop_fd}` is -1 in a run of one node."""
+    """`{listen_fd}`, `{hop_fd}` (-1 in a run of one node), `{beat_fd}`, `{control_path}` and `{join}` are filled in.
+    Empty: this package's gateway."""
     beat_timeout_s: float = 5.0
     """An agent or a gateway that was heard once and is silent for this long is killed and started again."""
     first_beat_s: float = 60.0

@@ -63,6 +63,17 @@ class Ears:
             self._listener = fds[0] if fds else -1
         return self._listener >= 0
 
+    def close(self) -> None:
+        """Let go of the listener: who waits is refused its call."""
+        if self._listener >= 0:
+            os.close(self._listener)
+            self._listener = -1
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Its thread waits for our answer."""
+        return self._waiting is not None
+
     def check(self) -> None:
         """Let srun's thread hear what srun itself sends it; what came from outside is heard then, too."""
         if self._listener < 0:

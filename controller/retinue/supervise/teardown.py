@@ -45,7 +45,7 @@ class Teardown:
         self._signal: StopSignal | None = None
         self._is_launch_ended = False
         """The launch was told to end for the sake of nodes that never joined."""
-        self._is_telling_due = False
+        self._is_telling_armed = self._is_telling_due = False
         self.trainer = TrainerStopper(run)
 
     @property
@@ -130,7 +130,9 @@ class Teardown:
             return
         was_told = run.state.signalled_utc is not None
         if not was_told and not self._is_telling_due and run.job_signal.is_pending:
-            run.edges.timers.set("tell", run.edges.clock.now_s() + TELL_S, RunTimer("tell"))
+            if not self._is_telling_armed:
+                self._is_telling_armed = True
+                run.edges.timers.set("tell", run.edges.clock.now_s() + TELL_S, RunTimer("tell"))
             return
         name = stop.name if stop is not None and stop.name in FORWARDED else run.plan.trainer.stop_signal
         has_heard = was_told or (stop is not None and stop.is_from_terminal)
