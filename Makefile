@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(wildcard controller/retinue/sandbox/runtime/*)
 	@.ci/prepare "$(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'

@@ -1,4 +1,4 @@
-"""Slurm signals every process at once, and kills soon after: all is over before that, and nothing of it is our failure."""
+"""Slurm signals every process at once, and kills soon after: all is over before that, and no failure of ours."""
 
 import pytest
 

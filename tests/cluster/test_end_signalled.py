@@ -1,4 +1,4 @@
-"""A signal reaches the batch process alone: the trainer's tasks are told first, then services in order, then all ends."""
+"""A signal reaches the batch process alone: the trainer's tasks are told first, then services in order."""
 
 import pytest
 

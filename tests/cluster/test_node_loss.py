@@ -31,7 +31,7 @@ def find_clean(verdict: dict[str, Any]) -> dict[str, str]:
 
 def test_a_dead_node_and_a_cut_one_are_lost_and_the_rest_goes_on(cluster: Cluster) -> None:
     run = build_run(cluster, "survivor").submit("-N4", "--no-kill", *SMALL)
-    plain = build_run(cluster, "plain").submit("-N4", "--no-requeue", *SMALL)
+    plain = build_run(cluster, "plain").submit("-N3", "-wnode[1-3]", "--no-requeue", *SMALL)
     run.wait_running()
     plain.wait_running()
     cluster.kill_node("node3")
@@ -57,7 +57,7 @@ def test_a_dead_node_and_a_cut_one_are_lost_and_the_rest_goes_on(cluster: Cluste
 def test_a_cut_node_that_comes_back_is_refused_and_one_with_the_trainer_ends_the_run(cluster: Cluster) -> None:
     run = build_run(cluster, "survivor").submit("-N2", "--no-kill", *SMALL)
     everywhere = {"web": server_service(per_node="all")}
-    ended = build_run(cluster, "ended", nodes={"all": {"count": 2}}, trainer={"on": "all"}, services=everywhere)
+    ended = build_run(cluster, "ended", nodes={"both": {"count": 2}}, trainer={"on": "both"}, services=everywhere)
     ended.submit("-N2", *SMALL)
     run.wait_running()
     ended.wait_running()
@@ -78,6 +78,6 @@ def test_a_lost_batch_host_is_noticed_by_the_others_which_cancel_the_job(cluster
     run = build_run(cluster, "headless").submit("-N4", "--no-kill", *SMALL).wait_running()
     cluster.kill_node("node1")
     # Sooner than Slurm itself knows: none of the others has a controller.
-    job = cluster.wait_state(run.job, "CANCELLED")
+    job = cluster.wait_state(run.job, "COMPLETING", "CANCELLED")
     assert job["NodeList"] == "node[1-4]"
     assert_nothing_left(cluster, run.run_dir, without=["node1"])

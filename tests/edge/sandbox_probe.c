@@ -86,10 +86,10 @@ static int bomb(void) {
 /* probe hide: a double fork, in a session of its own, that nobody waits for and that tries to lose its mark. */
 static int hide(void) {
     struct rlimit none = {7, 7};
+    signal(SIGTERM, SIG_IGN);
     if (fork()) return 0;
     setsid();
     if (fork()) _exit(0);
-    signal(SIGTERM, SIG_IGN);
     setrlimit(10, &none);
     syscall(SYS_prlimit64, 0, 10, &none, NULL);
     syscall(SYS_prlimit64, getpid(), 10, &none, NULL);

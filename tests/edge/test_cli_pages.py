@@ -14,6 +14,7 @@ COMMANDS = (
     "submit",
     "down",
     "check",
+    "doctor",
     "plan",
     "status",
     "top",

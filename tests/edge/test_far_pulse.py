@@ -23,16 +23,24 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield near, far
 
 
-def build_counts(unacked: int, last_ack_ms: int) -> bytes:
-    return struct.pack("=24xI28xI", unacked, last_ack_ms) + bytes(100)
+def build_counts(unacked: int, last_sent_ms: int, last_ack_ms: int) -> bytes:
+    return struct.pack("=24xI16xI8xI", unacked, last_sent_ms, last_ack_ms) + bytes(100)
 
 
 @pytest.mark.parametrize(
-    ("unacked", "last_ack_ms", "expected"),
-    [(0, SILENCE_MS * 9, False), (3, SILENCE_MS, False), (3, SILENCE_MS + 1, True)],
+    ("unacked", "last_sent_ms", "last_ack_ms", "expected"),
+    [
+        (0, 0, SILENCE_MS * 9, False),
+        (3, 0, SILENCE_MS, False),
+        (3, 900, SILENCE_MS + 1, True),
+        (3, SILENCE_MS + 40, SILENCE_MS + 20, False),
+    ],
+    ids=["nothing-sent", "not-yet", "no-answer", "answered-and-dropped"],
 )
-def test_silence_needs_bytes_on_their_way(unacked: int, last_ack_ms: int, expected: bool) -> None:
-    assert is_silent(build_counts(unacked, last_ack_ms)) is expected
+def test_silence_is_bytes_on_their_way_and_no_word_since(
+    unacked: int, last_sent_ms: int, last_ack_ms: int, expected: bool
+) -> None:
+    assert is_silent(build_counts(unacked, last_sent_ms, last_ack_ms)) is expected
 
 
 async def test_a_reader_that_pauses_for_ever_is_not_taken_for_a_lost_host(

@@ -48,7 +48,7 @@ class Disk:
         monkeypatch.setattr(files.os, "write", self.write)
 
     def write(self, descriptor: int, content: bytes) -> int:
-        if self.only in os.readlink(f"/proc/self/fd/{descriptor}"):
+        if self.only in os.readlink(f"/proc/thread-self/fd/{descriptor}"):
             self.reached.set()
             assert self.released.wait(DEADLINE_S)
             if self.error is not None and self.room_bytes == 0:

@@ -91,7 +91,7 @@ async def test_the_end_of_the_host_is_the_end_of_everything(
 ) -> None:
     program, image = prepare(tmp_path_factory.getbasetemp())
     words = [sys.executable, "-c", HOST, str(tmp_path), str(program), str(image)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as host:
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as host:  # noqa: ASYNC220  nothing else runs here
         assert host.stdout
         try:
             assert host.stdout.readline() == b"up\n"
@@ -158,3 +158,32 @@ async def test_a_helper_runs_in_the_space_and_dies_with_it(scene: Scene) -> None
     with pytest.raises(LinkLost):
         await slow.ended
     await until(lambda: not any(map(is_alive, below)))
+
+
+async def test_a_create_that_nobody_waits_for_any_more_leaves_nothing(scene: Scene) -> None:
+    for _ in range(20):
+        for turns in range(6):
+            asking = asyncio.ensure_future(scene.create())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+    survivor = await scene.create()
+    [zygote] = find_zygotes(scene)
+    await until(lambda: list_descendants(zygote) == {survivor.pid})
+    await until(lambda: scene.zygote.box_count == 1)
+    assert await shell_text(survivor, "echo alive") == "alive"
+
+
+async def test_a_helper_that_nobody_waits_for_any_more_is_ended(scene: Scene) -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    before = list_descendants(scene.space.pid)
+    asking = asyncio.ensure_future(scene.space.start_helper(["/bin/sleep", "600"], {}, (null, null, null)))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    os.close(null)
+    os.close(await scene.space.open_base())
+    await until(lambda: list_descendants(scene.space.pid) == before)

@@ -51,7 +51,8 @@ async def test_the_root_is_the_same_through_every_door(scene: Scene) -> None:
     code = """
 import os
 root = os.stat("/")
-for door in ("/..", "/../../..", "/proc/self/root", "/proc/self/root/..", "/proc/self/cwd", "/proc/self/task/../root"):
+own = "/proc/self/root"
+for door in ("/..", "/../../..", own, own + "/..", own + "/../..", "/proc/self/cwd", "/proc/self/task/../root"):
     found = os.stat(door)
     assert (found.st_dev, found.st_ino) == (root.st_dev, root.st_ino), door
 fd = os.open("/", os.O_RDONLY)

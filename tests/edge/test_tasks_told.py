@@ -17,7 +17,8 @@ STEPD = """
 import ctypes, subprocess, sys
 ctypes.CDLL(None).prctl(15, b"slurmstepd", 0, 0, 0)
 for line in sys.stdin:
-    child = subprocess.Popen([sys.executable, "-S", sys.argv[1], sys.argv[2]], env=dict(w.split("=") for w in line.split()))
+    env = dict(word.split("=") for word in line.split())
+    child = subprocess.Popen([sys.executable, "-S", sys.argv[1], sys.argv[2]], env=env)
     print(child.pid, flush=True)
 """
 TASK = """

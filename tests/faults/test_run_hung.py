@@ -87,3 +87,15 @@ def test_agent_and_gateway_that_are_killed_while_it_hangs_are_started_again(uid:
         run.wait("the next agent's status", lambda: run.node().get("agent_starts") == 2)
         assert run.replica("chatterbox/0")["host_pid"] == pids["chatterbox/0"], "it was taken over, not started again"
         end_well(run, disk)
+
+
+def test_a_stub_whose_own_output_is_on_the_disk_still_starts_the_next_controller() -> None:
+    redirect = 'exec "$@" >disk/output 2>&1'
+    with run_on_hanging_disk({"server": SERVICES["server"]}, redirect=redirect) as (run, disk):
+        disk.hang()
+        # Its stderr is there, so all of it is stuck, and the stub has a line to write there about that.
+        os.kill(run.status()["controller_pid"], signal.SIGKILL)
+        kill_and_await_successors(run)
+        disk.go_on()
+        run.wait("the next controller's status", lambda: run.status().get("controller_starts") == 2)
+        end_well(run, disk)

@@ -5,13 +5,12 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.hanging_disk import NOBODY, HangingDisk, needs_fuse, run_on_hanging_disk
-from support.real_run import RealRun, is_running, server_service, wait_for
+from support.real_run import RealRun, server_service, wait_for
 
 pytestmark = needs_fuse
 PATIENCE_S = 30.0
@@ -127,18 +126,3 @@ def test_a_run_that_loses_one_of_ours_while_it_hangs_ends_in_time(role: str, uid
         disk.go_on()
         run.assert_nothing_left()
         wait_for("the controller to go", lambda: not os.path.exists(f"/proc/{controller}"))
-
-
-def test_a_stub_whose_own_output_is_on_the_disk_that_hangs_ends_the_run_as_soon_as_it_is_back() -> None:
-    services = {"box": CHATTERBOX}
-    with run_on_hanging_disk(services, redirect='exec "$@" >disk/output 2>&1') as (run, disk):
-        stub = run.stub_pid()
-        node = run.node()
-        disk.hang()
-        run.signal(signal.SIGTERM)
-        wait_for("the keeper to be ended meanwhile", lambda: not is_running(node["agent_host_pid"]), PATIENCE_S)
-        wait_for("the node directory to go meanwhile", lambda: not run.node_dirs(), PATIENCE_S)
-        assert Path(f"/proc/{stub}").exists(), "its own output keeps it: the kernel flushes that when it exits"
-        disk.go_on()
-        assert run.wait_end(PATIENCE_S) == 143
-        run.assert_nothing_left()

@@ -83,6 +83,7 @@ def test_a_node_that_is_lost_meanwhile_is_not_waited_for() -> None:
     doctor.answer("n1")
     doctor.answer("n2")
     doctor.world.handle(NodeGone("n3", "nothing heard for 10 s"))
+    doctor.world.run_for(LIMIT_S / 4)
     assert "nothing heard" in doctor.read()["n3"].error
 
 

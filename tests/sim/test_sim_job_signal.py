@@ -13,15 +13,13 @@ from retinue.terms.replica import Exited, OnExhausted, Phase, Policy, RestartPol
 from support.world import World, build_test_plan, service
 
 NODES = ("n1", "n2")
-FRAIL = Policy(
-    restart=RestartPolicy(backoff_s=0.0, limit=0, jitter=0.0, on_exhausted=OnExhausted.FAIL_RUN),
-    stop=StopSpec("TERM", 5.0),
-)
+FRAIL = Policy(restart=RestartPolicy(backoff_s=0.0, limit=0, jitter=0.0), stop=StopSpec("TERM", 5.0))
 """One failure of any replica is the end of the run."""
 
 
 def start_world(job_id: str | None = "7", **fields: object) -> World:
-    world = World(build_test_plan([service("judge", 2)], NODES, FRAIL, job_id=job_id, **fields), trainer_s=None)
+    judge = service("judge", 2, on_exhausted=OnExhausted.FAIL_RUN)
+    world = World(build_test_plan([judge], NODES, FRAIL, job_id=job_id, **fields), trainer_s=None)
     world.start()
     world.run_until(lambda: world.run.state.phase is RunPhase.RUNNING and world.trainer is not None)
     world.run_for(1.0)

@@ -3,7 +3,7 @@
 import pytest
 
 from retinue.supervise.ending import Cause
-from retinue.supervise.happenings import LaunchExited, NodeReported
+from retinue.supervise.happenings import LaunchExited, NodeGone, NodeReported
 from retinue.supervise.state import RunPhase
 from support.world import World, build_test_plan, service
 
@@ -35,3 +35,28 @@ def test_a_launch_that_ends_under_the_run_loses_its_node_with_the_cause(
     ending = world.run.state.ending
     assert ending is not None
     assert (ending.cause, ending.text) == (Cause.NODE_LOST, f"node {node} was lost: {said}")
+
+
+@pytest.mark.parametrize("ends_by", ["TERM", "KILL"])
+def test_a_lost_node_that_keeps_the_launch_alive_does_not_hold_up_the_end(ends_by: str) -> None:
+    world = World(plan=build_test_plan([service("judge", 2)], nodes=("n1", "n2")), trainer_s=None)
+    order, signals = world.order, []
+
+    def take(said: dict[str, object]) -> None:
+        if said["op"] == "signal_launch":
+            signals.append(said["signal"])
+            if said["signal"] != ends_by:
+                return  # srun that waits for a dead node.
+        order(said)
+
+    world.order = take  # type: ignore[method-assign]
+    world.start()
+    world.run_until(lambda: world.run.state.phase is RunPhase.RUNNING)
+    began_s = world.now
+    world.post(NodeGone("n2", "nothing heard for 10 s"))
+    world.run_until(lambda: world.run.state.phase is RunPhase.ENDING)
+    assert signals == []
+    world.post(NodeReported("n1", {"retinue_node": "n1", "clean": True, "rung": "namespace"}))
+    world.run_until(lambda: world.exit_code is not None)
+    assert signals == ["TERM", "KILL"][: 1 + (ends_by == "KILL")]
+    assert world.now - began_s < 5.0

@@ -51,9 +51,8 @@ tag = f"RETINUE_RUN_ID={run_id}".encode()
 found = {
     "processes of the user": [describe(pid) for pid in others if owner(pid) == uid],
     "processes of the run": [describe(pid) for pid in others if tag in read(f"/proc/{pid}/environ").split(b"\0")],
-    "node directories": [f"{top}/{name}" for top in ("/tmp", "/var/tmp", "/run", os.environ.get("SLURM_TMPDIR") or "/tmp")
-                         if os.path.isdir(top) for name in os.listdir(top) if name.startswith("retinue-")
-                         and not name.startswith("retinue-cluster-")],
+    "node directories": [f"{top}/{name}" for top in ("/tmp", "/var/tmp", "/run") for name in os.listdir(top)
+                         if name.startswith("retinue-") and not name.startswith("retinue-cluster-")],
     "shared memory": [f"/dev/shm/{name}" for name in os.listdir("/dev/shm")
                       if os.lstat(f"/dev/shm/{name}").st_uid == uid],
     "mounts": [line for line in read("/proc/self/mountinfo").decode().splitlines()

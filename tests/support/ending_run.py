@@ -139,7 +139,7 @@ class EndingRun:
     # --- what must hold ---------------------------------------------------------------
 
     def assert_stopped_in_order(self) -> None:
-        """The trainer has ended on both nodes before any service is told, and callers are told before what they call."""
+        """The trainer has ended on both nodes before any service is told, and callers before what they call."""
         saved, pool, web = (
             self.lines(who, what) for who, what in (("trainer", "saved"), ("pool", "told"), ("web", "told"))
         )

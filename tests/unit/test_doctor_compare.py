@@ -1,8 +1,13 @@
 """Nodes side by side: what they share is said once, what differs is marked; clocks are compared as far as one can."""
 
+import re
+from io import StringIO
+
 import pytest
+from rich.console import Console
 
 from retinue.cli.doctor_nodes import parse_step
+from retinue.cli.doctor_table import build_differences, build_summary, build_table
 from retinue.doctor.compare import build_rows, find_differences
 from retinue.doctor.judge_clock import judge_clock, measure_offset
 from retinue.doctor.reading import find_kind, find_proc_masks, parse_mounts
@@ -111,3 +116,28 @@ def test_a_place_is_on_the_last_file_system_mounted_nearest_above_it(path: str, 
 
 def test_binfmt_misc_does_not_mask_proc_and_a_device_over_an_entry_does() -> None:
     assert find_proc_masks(parse_mounts(MOUNTS)) == ("/proc/kcore",)
+
+
+def render(item: object) -> str:
+    console = Console(width=160, file=StringIO(), color_system=None)
+    console.print(item)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_the_table_names_the_node_that_is_broken_and_what_to_change_there() -> None:
+    rows = build_rows({"n1": (KERNEL, FINE), "n2": (KERNEL, BROKEN), "n3": (KERNEL, FINE)})
+    kernel, broken, remedy, fine = render(build_table(rows, 3)).splitlines()[1:]
+    assert "all 3" in kernel
+    assert broken.split()[:3] == ["fuse", "refused", "n2"]
+    assert "sandbox: why" in broken
+    assert "your admin: chmod" in remedy
+    assert "n1, n3" in fine
+    assert build_summary(rows).startswith("1 refused, 0 with a fallback, 2 ok; docs/doctor.md")
+
+
+def test_what_differs_is_printed_with_every_value_and_its_nodes() -> None:
+    facts = {f"n{k}": Facts(f"n{k}", settings={"kernel.pid_max": "300" if k == 9 else "400"}) for k in range(1, 10)}
+    text = render(build_differences(find_differences(facts), 9))
+    assert re.search(r"kernel\.pid_max +400 +n1, n2, n3, n4 and 4 more", text)
+    assert re.search(r"300 +n9", text)

@@ -117,17 +117,17 @@ class Case:
 
 SYSTEMS = {
     "Debian 13": Case(GOOD, set(), set(), Layer.TMPFS),
-    "RHEL 8": Case(RHEL8, {"kernel"}, {"keeper", "tmpfs-xattr"}, Layer.DISK),
+    "RHEL 8": Case(RHEL8, {"kernel"}, {"keeper", "ptrace", "tmpfs-xattr"}, Layer.DISK),
     "RHEL 9": Case(RHEL9, set(), {"tmpfs-xattr"}, Layer.DISK),
     "Ubuntu 22.04": Case(UBUNTU_2204, set(), {"tmpfs-xattr"}, Layer.DISK),
     "Ubuntu 24.04": Case(
         UBUNTU_2404,
         {"user-namespaces", "apparmor", "proc", "overlay", "tmpfs-xattr", "squashfuse"},
-        {"apparmor", "keeper", "checks"},
+        {"apparmor", "keeper", "checks", "ptrace"},
         None,
     ),
     "Debian 12": Case(DEBIAN_12, set(), {"tmpfs-xattr"}, Layer.DISK),
-    "pod with a masked /proc": Case(POD, {"proc"}, {"keeper", "shm"}, Layer.TMPFS),
+    "pod with a masked /proc": Case(POD, {"proc"}, {"keeper", "ptrace", "shm"}, Layer.TMPFS),
 }
 every_system = pytest.mark.parametrize("case", SYSTEMS.values(), ids=SYSTEMS.keys())
 

@@ -100,7 +100,7 @@ def _read_answer(read_fd: int, limit_s: float) -> Trial:
     poller = select.poll()
     poller.register(read_fd, select.POLLIN)
     if not poller.poll(limit_s * 1000):
-        return Trial(False, f"no answer within {limit_s:.0f} s")
+        return Trial(False, f"no answer within {limit_s:.1f} s")
     text = os.read(read_fd, _ANSWER_BYTES).decode(errors="replace")
     if not text:
         return Trial(False, "the process that tried it was killed")

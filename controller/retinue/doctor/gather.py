@@ -46,7 +46,7 @@ def gather_facts(env: Mapping[str, str]) -> Facts:
         architecture=platform.machine(),
         system=reading.read_system(),
         python=os.path.realpath(sys.executable),
-        uid=os.getuid(),
+        user=reading.read_user(),
         is_in_namespace=reading.is_in_user_namespace(),
         is_in_container=reading.is_in_container(),
         settings=read_settings(SETTINGS),

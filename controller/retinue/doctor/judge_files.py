@@ -105,9 +105,10 @@ def judge_squashfuse(facts: Facts) -> Iterator[Finding]:
 
 def judge_subuid(facts: Facts) -> Iterator[Finding]:
     trial = facts.find_trial("subuid")
+    count = facts.subuid_ranges[0][1] if facts.subuid_ranges else 0
     means = "one user id inside: chown and setuid do as if they worked (`uid ranges` are not to be had)"
     if trial.is_ok:
-        yield Finding("subuid", SANDBOX, State.OK, f"newuidmap mapped {facts.subuid_ranges[0][1]} ids")
+        yield Finding("subuid", SANDBOX, State.OK, f"newuidmap mapped {count} ids")
     elif facts.is_in_namespace:
         saw = trial.text if "subuid" in facts.trials else "asked from inside a user namespace"
         means = "one user id inside; newuidmap does not work below a keeper"
@@ -115,7 +116,7 @@ def judge_subuid(facts: Facts) -> Iterator[Finding]:
     else:
         missing = "no newuidmap in PATH" if facts.subuid_ranges else "no range of this user in /etc/subuid"
         saw = trial.text if "subuid" in facts.trials else missing
-        yield Finding("subuid", SANDBOX, State.FALLBACK, saw, means, ADMIN, remedies.SUBUID.format(user=facts.uid))
+        yield Finding("subuid", SANDBOX, State.FALLBACK, saw, means, ADMIN, remedies.SUBUID.format(user=facts.user))
 
 
 def judge_shm(facts: Facts) -> Iterator[Finding]:

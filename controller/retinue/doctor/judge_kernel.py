@@ -182,9 +182,12 @@ def judge_landlock(facts: Facts) -> Iterator[Finding]:
 def judge_ptrace(facts: Facts) -> Iterator[Finding]:
     scope = facts.find_number("kernel.yama.ptrace_scope")
     saw = "no Yama" if scope is None else f"kernel.yama.ptrace_scope = {scope}"
-    limit = 2 if facts.find_trial("keeper").is_ok else 0
-    if scope is None or scope <= limit:
+    is_held = facts.find_trial("keeper").is_ok
+    if scope is None or scope <= (2 if is_held else 0):
         yield Finding("ptrace", ("keeper",), State.OK, saw)
         return
     means = "the egress guard is off: it reads the addresses that services connect to"
+    if scope <= 2:
+        yield Finding("ptrace", ("keeper",), State.FALLBACK, saw, f"{means}, which needs the keeper's namespace")
+        return
     yield Finding("ptrace", ("keeper",), State.FALLBACK, saw, means, ADMIN, remedies.PTRACE)

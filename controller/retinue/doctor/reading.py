@@ -146,13 +146,17 @@ def _read_smallest(root: Path, path: str, name: str) -> int | None:
 # --- ids -------------------------------------------------------------------------------
 
 
+def read_user() -> str:
+    """This user's login name; the number where nobody knows one."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
 def read_subuid_ranges(path: str = "/etc/subuid") -> tuple[tuple[int, int], ...]:
     """This user's ranges; those that only a directory service knows are not seen."""
-    uid = os.getuid()
-    try:
-        names = {pwd.getpwuid(uid).pw_name, str(uid)}
-    except KeyError:
-        names = {str(uid)}
+    names = {read_user(), str(os.getuid())}
     found = []
     for line in read_text(path).splitlines():
         parts = line.split(":")

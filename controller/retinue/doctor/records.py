@@ -70,7 +70,8 @@ class Facts(Record, frozen=True):
     """The distribution, in its own words."""
     python: str = ""
     """The interpreter's real path: what an AppArmor profile has to name."""
-    uid: int = 0
+    user: str = ""
+    """Login name; the number where there is no name."""
     is_in_namespace: bool = False
     """Asked from inside a user namespace (below a keeper, in a rootless container): some of the host's limits do not
     show there."""

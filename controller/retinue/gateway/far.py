@@ -26,6 +26,7 @@ CONNECT_TIMEOUT_S = 3.0
 """TCP and TLS together, and the other gateway's word at the first address that is tried."""
 IDLE_S = 60.0
 """Idle connections are kept: both ends are ours, and a handshake costs more than a request."""
+UNREAD_BYTES = 16 * 1024
 PING = "/-/far"
 """Answered with 204 by a gateway, to another node's gateway only."""
 
@@ -79,6 +80,7 @@ class Far:
             self.peers.doubt(backend.node, address)
             peer, address = await self.peers.find(backend.node)
             upstream = await self._send_to(peer, address, backend, outgoing)
+        _limit_unread(upstream)
         said = upstream.headers.get(FAR_FAULT)
         if said is not None:
             upstream.close()
@@ -130,6 +132,12 @@ async def open_far(hop: Hop | None, table: RouteTable, pulse: Pulse) -> AsyncIte
         yield far
     finally:
         await far.close()
+
+
+def _limit_unread(upstream: aiohttp.ClientResponse) -> None:
+    """Keep little of an answer whose client does not take it: asyncio would hold 256 KiB beside aiohttp's own."""
+    if upstream.connection is not None and upstream.connection.transport is not None:
+        upstream.connection.transport.set_read_buffer_limits(high=UNREAD_BYTES)  # type: ignore[attr-defined]
 
 
 def build_far_url(peer: Peer, address: str, target: str) -> URL:

@@ -26,7 +26,7 @@ GRACE_S = 1.0
 """How long a replica that no membership lists yet is waited for: the other gateway may have heard of it first."""
 LINGER_S = 1.0
 """How long the rest of a refused body is read and dropped, so that the refusal is not lost with it."""
-UNSENT_BYTES = 64 * 1024
+UNSENT_BYTES = 16 * 1024
 """Of one answer, in the clear, before its replica is made to wait; asyncio's default for TLS is 512 KiB."""
 
 

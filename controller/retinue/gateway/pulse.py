@@ -11,12 +11,15 @@ import socket
 import struct
 import weakref
 
-LOOK_PERIOD_S = 2.0
-SILENCE_MS = 10_000
-"""No acknowledgement for so long while bytes are on their way: as long as the controller's own patience."""
+from retinue.gateway.notes import log
 
-_COUNTS = struct.Struct("=24xI28xI")
-"""tcp_info of linux/tcp.h: tcpi_unacked and tcpi_last_ack_recv (ms)."""
+LOOK_PERIOD_S = 2.0
+SILENCE_MS = 15_000
+"""No acknowledgement for so long while bytes are on their way. An idle connection has one every few seconds, so at
+least half of this was spent asking again."""
+
+_COUNTS = struct.Struct("=24xI16xI8xI")
+"""tcp_info of linux/tcp.h: tcpi_unacked, tcpi_last_data_sent and tcpi_last_ack_recv (ms ago)."""
 
 
 class Pulse:
@@ -49,16 +52,20 @@ class Pulse:
             counts = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTS.size)
             if is_silent(counts):
                 self._sockets.discard(sock)
+                log.warning(
+                    "gave up a connection to another node: nothing is acknowledged for %d s", SILENCE_MS // 1000
+                )
                 _shut_down(sock)
 
 
 def is_silent(tcp_info: bytes) -> bool:
     """Tell from the kernel's counts whether bytes are on their way and nothing of them is acknowledged.
 
-    A reader that pauses closes its window: then nothing is on its way.
+    A reader that pauses closes its window: then nothing is on its way. A host that is short of memory drops what came
+    and says so each time: then an acknowledgement is younger than what was sent last.
     """
-    unacked, last_ack_ms = _COUNTS.unpack(tcp_info[: _COUNTS.size])
-    return bool(unacked) and last_ack_ms > SILENCE_MS
+    unacked, last_sent_ms, last_ack_ms = _COUNTS.unpack(tcp_info[: _COUNTS.size])
+    return bool(unacked) and last_ack_ms > max(SILENCE_MS, last_sent_ms)
 
 
 def _shut_down(sock: socket.socket) -> None:

@@ -1,8 +1,8 @@
 """The kernel settings of this host that retinue depends on, in one place, and whether one has changed.
 
 A sandbox cannot change any of them. So one that changes while a run goes on is somebody's doing: an admin's, or that
-of a program that got out. Reads /proc/sys, which never hangs; changes nothing. Inside a keeper's namespaces `user.max_*`
-and, from Linux 6.14 on, `kernel.pid_max` are the namespace's own.
+of a program that got out. Reads /proc/sys, which never hangs; changes nothing. Inside a keeper's namespaces
+`user.max_*` and, from Linux 6.14 on, `kernel.pid_max` are the namespace's own.
 """
 
 import os

@@ -37,13 +37,8 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """Whether only its status is left."""
+        """Whether only its status is left: a thread that hangs in the kernel outlives the first one."""
         return self.state in DEAD_STATES and self.threads <= 1
-
-    @property
-    def is_hanging(self) -> bool:
-        """Whether its first thread is dead and another one is not: on a file system that hangs it cannot die."""
-        return self.state in DEAD_STATES and self.threads > 1
 
 
 class Named(Protocol):

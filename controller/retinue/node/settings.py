@@ -51,7 +51,7 @@ class NodeSettings(Record, frozen=True):
     """How long a keeper kills; shorter than what the outer process waits."""
     keeper_limit_s: float = 10.0
     """How long the outer process waits for its keeper to end before it kills it."""
-    hung_limit_s: float = 0.75
+    hung_limit_s: float = 0.5
     """Each of both where the run directory hangs: what a SIGKILL has not ended by then waits for that."""
 
     @property

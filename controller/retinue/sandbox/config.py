@@ -29,7 +29,7 @@ class BoxConfig:
     data_bytes: int = 0
     """Private writable memory of one process, refused with ENOMEM rather than killed for."""
     file_bytes: int = 0
-    """One file; 0: the disk's limit."""
+    """Length of one file, holes included; 0: any, but with memfd the disk's limit."""
     open_files: int = 1024
     queue_bytes: int = 819_200
     """POSIX message queues."""
@@ -77,7 +77,7 @@ class BoxConfig:
             self.pid_count,
             max(_PID_NUMBERS_MIN, 4 * self.pid_count) if self.pid_count else 0,
             self.data_bytes,
-            self.file_bytes or max(self.disk_bytes, self.shm_bytes),
+            self.file_bytes or (self.disk_bytes if self.has_memfd else 0),
             self.open_files,
             self.queue_bytes,
             self.locked_bytes,

@@ -62,7 +62,7 @@ class Link:
         self._on_event = on_event
         self._on_lost = on_lost
         self._next_id = 0
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[Answer], Callable[[Answer], None] | None]] = {}
         self._unsent: deque[tuple[bytes, list[int]]] = deque()
         self._loop.add_reader(sock.fileno(), self._read)
 
@@ -72,10 +72,17 @@ class Link:
         return self._sock.fileno() >= 0
 
     def post(
-        self, kind: Kind, numbers: Sequence[int] = (), fields: Sequence[bytes] = (), fds: Sequence[int] = ()
+        self,
+        kind: Kind,
+        numbers: Sequence[int] = (),
+        fields: Sequence[bytes] = (),
+        fds: Sequence[int] = (),
+        on_done: Callable[[Answer], None] | None = None,
     ) -> tuple[int, asyncio.Future[Answer]]:
         """Ask; gives the request's id and a future of its answer. The descriptors stay the caller's to close.
 
+        on_done is called with an answer that is no refusal, before any later message is looked at and also when
+        nobody waits for the future any more.
         Errors: LinkLost now or by the future; Refused by the future; WireError.
         """
         if not self.is_open:
@@ -84,15 +91,20 @@ class Link:
         number = self._next_id
         encoded = encode(Message(kind, number, tuple(numbers), tuple(fields)))
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self._waiting[number] = future
+        self._waiting[number] = future, on_done
         self._send(encoded, list(fds), number)
         return number, future
 
     async def ask(
-        self, kind: Kind, numbers: Sequence[int] = (), fields: Sequence[bytes] = (), fds: Sequence[int] = ()
+        self,
+        kind: Kind,
+        numbers: Sequence[int] = (),
+        fields: Sequence[bytes] = (),
+        fds: Sequence[int] = (),
+        on_done: Callable[[Answer], None] | None = None,
     ) -> Answer:
         """Ask and wait for the answer. Errors: LinkLost, Refused, WireError."""
-        return await self.post(kind, numbers, fields, fds)[1]
+        return await self.post(kind, numbers, fields, fds, on_done)[1]
 
     def close(self) -> None:
         """Hang up: the process at the other end, and all it runs, ends."""
@@ -104,7 +116,7 @@ class Link:
         for _, fds in self._unsent:
             _close_all(fds)
         self._unsent.clear()
-        for future in self._waiting.values():
+        for future, _ in self._waiting.values():
             if not future.done():
                 future.set_exception(LinkLost("cannot hear from a sandbox: it is gone"))
                 future.exception()  # Whoever waits gets it all the same; nobody has to.
@@ -148,10 +160,13 @@ class Link:
             self._deliver(_take_apart(data, ancillary))
 
     def _deliver(self, answer: Answer) -> None:
-        future = self._waiting.pop(answer.message.id, None)
+        future, on_done = self._waiting.pop(answer.message.id, (None, None))
         if future is None:
             self._on_event(answer)
-        elif future.done():
+            return
+        if on_done and answer.message.kind is not Kind.FAILED:
+            on_done(answer)
+        if future.done():
             if answer.fd >= 0:
                 os.close(answer.fd)
         elif answer.message.kind is Kind.FAILED:

@@ -5,7 +5,10 @@ Whatever ends that process, or us, ends everything in it.
 
 import asyncio
 import os
+import signal
+import socket
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 from retinue.errors import PermanentError
@@ -38,7 +41,6 @@ class NodeSpace:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._children: dict[int, asyncio.Future[int]] = {}
-        self._early: dict[int, int] = {}
         self._link: Link
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the space has ended without `close`."""
@@ -65,11 +67,10 @@ class NodeSpace:
             )
         space = cls(process)
         space._link = Link(ours, space._hear, space._lose)
-        try:
+        async with AsyncExitStack() as unless_started:
+            unless_started.push_async_callback(space.close)
             await space.ask(Kind.SPACE, fields=[os.fsencode(base)])
-        except BaseException:
-            await space.close()
-            raise
+            unless_started.pop_all()
         return space
 
     @property
@@ -84,19 +85,31 @@ class NodeSpace:
                 disk for sandboxes whose upper layer is not a tmpfs.
         Errors: Refused (ENOENT, ENOTCONN: the image's mount is gone, ...), LinkLost.
         """
+        sock, ended = await self.open_zygote(lowers, uppers)
+        with ExitStack() as unless_started:
+            zygote = Zygote(sock)
+            unless_started.callback(zygote.close)
+            await zygote.wait_ready()
+            unless_started.pop_all()
+        zygote.ended = ended
+        return zygote
+
+    async def open_zygote(
+        self, lowers: Sequence[Path], uppers: Path | None = None
+    ) -> tuple[socket.socket, asyncio.Future[int]]:
+        """Start a zygote for whoever `Zygote(sock)` is made by, another process for instance.
+
+        Shape:  its socket, the caller's to close or to pass on, and its wait status once it has ended.
+        """
         ours, theirs = make_pair()
         fields = [os.fsencode(uppers) if uppers else b"", *(os.fsencode(lower) for lower in lowers)]
-        with theirs:
-            zygote = Zygote(ours)
-            try:
-                answer = await self.ask(Kind.ZYGOTE, fields=fields, fds=[theirs.fileno()])
-                theirs.close()
-                await zygote.wait_ready()
-            except BaseException:
-                zygote.close()
-                raise
-        zygote.ended = self._watch_child(answer.message.number(0))
-        return zygote
+        ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        with theirs, ExitStack() as unless_started:
+            unless_started.callback(ended.cancel)
+            unless_started.callback(ours.close)
+            await self._link.ask(Kind.ZYGOTE, (), fields, [theirs.fileno()], lambda answer: self._keep(answer, ended))
+            unless_started.pop_all()
+        return ours, ended
 
     async def start_helper(self, argv: Sequence[str], env: Mapping[str, str], fds: tuple[int, int, int]) -> Helper:
         """Run a program in the space, with three descriptors of ours as its standard ones and no other.
@@ -105,9 +118,13 @@ class NodeSpace:
         """
         words = [os.fsencode(word) for word in argv] + [os.fsencode(f"{key}={value}") for key, value in env.items()]
         check_words(words)
-        answer = await self.ask(Kind.HELPER, (len(argv), len(env)), words, fds)
-        pid = answer.message.number(0)
-        return Helper(self, pid, self._watch_child(pid))
+        ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        numbers = (len(argv), len(env))
+        with ExitStack() as unless_started:
+            unless_started.callback(ended.cancel)
+            answer = await self._link.ask(Kind.HELPER, numbers, words, fds, lambda answer: self._keep(answer, ended))
+            unless_started.pop_all()
+        return Helper(self, answer.message.number(0), ended)
 
     async def unmount(self, path: Path) -> None:
         """Detach a mount of the space; who uses it keeps it. Errors: Refused, LinkLost."""
@@ -133,23 +150,18 @@ class NodeSpace:
             self._process.kill()
             await self._process.wait()
 
-    def _watch_child(self, pid: int) -> asyncio.Future[int]:
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        if pid in self._early:
-            future.set_result(self._early.pop(pid))
-        else:
-            self._children[pid] = future
-        return future
+    def _keep(self, answer: Answer, ended: asyncio.Future[int]) -> None:
+        pid = answer.message.number(0)
+        if ended.cancelled():  # Whoever asked for it has gone meanwhile.
+            self._link.post(Kind.SIGNAL_CHILD, (pid, signal.SIGKILL))
+        self._children[pid] = ended
 
     def _hear(self, answer: Answer) -> None:
         if answer.message.kind is not Kind.GONE:
             return
-        pid, status = answer.message.number(0), answer.message.number(1)
-        future = self._children.pop(pid, None)
-        if future is None:
-            self._early[pid] = status  # Ended before whoever started it heard of its pid.
-        elif not future.done():
-            future.set_result(status)
+        future = self._children.pop(answer.message.number(0), None)
+        if future and not future.done():
+            future.set_result(answer.message.number(1))
 
     def _lose(self) -> None:
         self._forget_children()

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import ExitStack
 
 from retinue.sandbox.box import Box
 from retinue.sandbox.config import BoxConfig
@@ -17,9 +18,10 @@ class Zygote:
         self._link = Link(sock, self._hear, self._lose)
         self._ready: asyncio.Future[None] = loop.create_future()
         self._boxes: dict[int, Box] = {}
-        self._early: dict[int, int] = {}
         self.ended: asyncio.Future[int] = loop.create_future()
         """Wait status of the zygote's process. Its sandboxes die with it."""
+        self.lost: asyncio.Future[None] = loop.create_future()
+        """Done when it takes no more requests, by `close` too."""
 
     @property
     def box_count(self) -> int:
@@ -35,15 +37,15 @@ class Zygote:
         ours, theirs = make_pair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         box = Box(ours, config)
-        with theirs:
-            try:
-                answer = await self._link.ask(Kind.CREATE, config.numbers(), config.fields(), [theirs.fileno()])
-                theirs.close()  # Else a sandbox that died before it was ready would not be noticed.
-                self._keep(answer.message.number(0), box)
-                await box.wait_ready()
-            except BaseException:
-                box.close()
-                raise
+        with theirs, ExitStack() as unless_made:
+            unless_made.callback(box.close)
+            fds = [theirs.fileno()]
+            await self._link.ask(
+                Kind.CREATE, config.numbers(), config.fields(), fds, lambda answer: self._keep(answer, box)
+            )
+            theirs.close()  # Else a sandbox that died before it was ready would not be noticed.
+            await box.wait_ready()
+            unless_made.pop_all()
         return box
 
     async def wait_ready(self) -> None:
@@ -55,19 +57,14 @@ class Zygote:
         self._link.close()
         self._lose()
 
-    def _keep(self, pid: int, box: Box) -> None:
-        if pid in self._early:
-            box.end(self._early.pop(pid))
-            return
-        self._boxes[pid] = box
+    def _keep(self, answer: Answer, box: Box) -> None:
+        self._boxes[answer.message.number(0)] = box
 
     def _hear(self, answer: Answer) -> None:
         message = answer.message
         if message.kind is Kind.GONE:
             box = self._boxes.pop(message.number(0), None)
-            if box is None:
-                self._early[message.number(0)] = message.number(1)
-            else:
+            if box:
                 box.end(message.number(1))
         elif message.kind is Kind.READY and not self._ready.done():
             self._ready.set_result(None)
@@ -79,5 +76,7 @@ class Zygote:
             self._ready.set_exception(LinkLost("the zygote is gone"))
             self._ready.exception()
         for box in self._boxes.values():
-            box.close()
+            box.end(-1)
         self._boxes.clear()
+        if not self.lost.done():
+            self.lost.set_result(None)

@@ -93,6 +93,7 @@ class Run:
 
     def _handle(self, happening: Happening) -> None:
         self.job_signal.note(happening)
+        self.job_signal.settle()
         self._take(happening)
         self.job_signal.settle()
         self.advance()

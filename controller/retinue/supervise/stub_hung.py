@@ -36,12 +36,12 @@ class Hung:
     def is_due(self, child: Child, is_controller: bool) -> bool:
         """Say whether to give this child up now; True once.
 
-        A controller whose first thread is dead is killed to be sure: it is ours, and none of its threads goes on
-        alone. A trainer may be made so.
+        A controller whose first thread is on its way out is killed to be sure: it is ours, and none of its threads
+        goes on alone. A trainer may be made so.
         """
         if not child.is_alive:
             return False
-        if is_controller and not child.is_killed and _is_hanging(child.pid):
+        if is_controller and not child.is_killed and _is_exiting(child.pid):
             child.send_signal(signal.SIGKILL)
         if not child.is_killed:
             return False
@@ -62,6 +62,6 @@ class Hung:
         return is_known
 
 
-def _is_hanging(pid: int) -> bool:
+def _is_exiting(pid: int) -> bool:
     process = scan.read_process(pid)
-    return process is not None and process.is_hanging
+    return process is not None and process.is_exiting

@@ -11,6 +11,7 @@ from retinue.channel.messages import EndNode
 from retinue.lifecycle.order import next_to_stop
 from retinue.supervise.ending import Cause, Ending, find_exit_code
 from retinue.supervise.happenings import RunTimer, StopSignal
+from retinue.supervise.nodes import NodeView
 from retinue.supervise.state import RunPhase, TrainerState
 from retinue.supervise.trainer_stop import TIMERS, TrainerStopper
 from retinue.terms.record import replace
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 END_NODE_S = 15.0
 """How long keepers may take to end their nodes before the launch itself is told to."""
+LAUNCH_KILL_S = 1.0
+"""Between TERM and KILL of a launch that only silent nodes keep alive."""
 LAST_S = 5.0
 """Kept free before the deadline for ending nodes and writing the verdict."""
 LAST_SHARE = 0.5
@@ -80,6 +83,8 @@ class Teardown:
                 self.begin(Cause.DEADLINE, f"the allocation ends in {run.plan.drain_s:g} s (run.drain)")
             case "tell":
                 self._is_telling_due = True
+            case "launch_kill" if run.state.phase is RunPhase.ENDING:
+                run.edges.stub.order({"op": "signal_launch", "signal": "KILL"})
             case "end" if run.state.phase is RunPhase.ENDING:
                 run.edges.stub.order({"op": "signal_launch", "signal": "TERM"})
                 self._finish()
@@ -195,13 +200,20 @@ class Teardown:
         run.edges.timers.set("end", run.edges.clock.now_s() + END_NODE_S, RunTimer("end"))
 
     def _end_launch(self) -> None:
-        """End the launch on nodes that never joined and so are not told; the others may end in order first."""
+        """End the launch on nodes that never joined or are lost, and so are not told; the others end in order first.
+
+        Where only such nodes are left, it is killed soon: srun waits for a dead node for as long as Slurm does not
+        know of it, and has nothing more to say.
+        """
         run = self.run
-        if self._is_launch_ended or not run.nodes.missing() or self._are_nodes_gone():
+        views = run.nodes.views.values()
+        if self._is_launch_ended or self._are_nodes_gone() or not any(_is_silent(view) for view in views):
             return
         if all(view.report is not None for view in run.nodes.joined()):
             self._is_launch_ended = True
             run.edges.stub.order({"op": "signal_launch", "signal": "TERM"})
+            if any(view.report is not None for view in views):
+                run.edges.timers.set("launch_kill", run.edges.clock.now_s() + LAUNCH_KILL_S, RunTimer("launch_kill"))
 
     def _are_nodes_gone(self) -> bool:
         return self.run.state.has_launch_ended or not self.run.state.is_launched
@@ -219,3 +231,8 @@ class Teardown:
             return 0
         has_started = state.trainer_pid > 0
         return find_exit_code(state.ending, has_started, state.trainer_code, state.trainer_signal)
+
+
+def _is_silent(view: NodeView) -> bool:
+    """Say whether nothing more is to be expected of this node."""
+    return view.report is None and not view.is_joined

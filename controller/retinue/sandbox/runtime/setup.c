@@ -132,8 +132,9 @@ static void mount_devices(const struct message *m) {
     snprintf(options, sizeof options, "size=%llu,nr_inodes=65536,mode=1777", (unsigned long long)shm_bytes);
     if (shm_bytes) step_mount("shm", "m/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, options);
     else step_mount("shm", "m/dev/shm", NULL, MS_BIND, NULL);
-    snprintf(options, sizeof options, "newinstance,ptmxmode=0666,mode=0620,max=%llu",
-             (unsigned long long)message_number(m, CONFIG_PTY_COUNT));
+    uint64_t ptys = message_number(m, CONFIG_PTY_COUNT);
+    snprintf(options, sizeof options, "newinstance,ptmxmode=0666,mode=0620,max=%llu", (unsigned long long)ptys);
+    if (!ptys) *strstr(options, ",max") = '\0';
     step_mount("devpts", "m/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, options);
 }
 

@@ -137,7 +137,7 @@ static void obey(struct message *m) {
     }
 }
 
-void reap_and_report(int sock) {
+static void reap_and_report(int sock) {
     int status;
     pid_t pid;
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
