@@ -20,7 +20,7 @@ def test_a_plain_scancel_restarts_nothing_and_is_over_before_slurm_kills(cluster
 
 
 def test_a_cancelled_step_of_ours_is_the_loss_of_all_nodes_and_leaves_nothing_there(cluster: Cluster) -> None:
-    run = EndingRun(cluster).begin()
+    run = EndingRun(cluster, on_exhausted="degrade").begin()
     run.scancel(step=".0")
     verdict = run.finish()
     assert verdict["ended_by"] == "node_lost"

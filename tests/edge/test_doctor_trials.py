@@ -236,7 +236,7 @@ def test_the_role_prints_one_line_of_facts_and_writes_a_file_in_one_step(tmp_pat
 
 
 HOLDER = """
-import os, sys, time
+import os, signal, sys, time
 from retinue.doctor.bounded import try_bounded
 from retinue.doctor.gather import _open_directory, end_cleanly
 from retinue.doctor.records import Storage
@@ -248,6 +248,7 @@ def hang():
 
 said = os.dup(1)
 end_cleanly()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
 with _open_directory(Storage(sys.argv[1])) as directory:
     os.mkdir(directory / "closed", 0)
     try_bounded(hang, 600.0)
@@ -261,7 +262,10 @@ def test_a_doctor_that_is_ended_in_the_middle_takes_its_probe_along(tmp_path: Pa
         assert doctor.stdout is not None
         probe = int(doctor.stdout.readline())
         doctor.send_signal(number)
-        assert doctor.wait(LIMIT_S) != 0
+        try:
+            assert doctor.wait(LIMIT_S) != 0
+        finally:
+            doctor.kill()
         deadline_s = time.monotonic() + LIMIT_S
         while is_alive(probe):
             assert time.monotonic() < deadline_s, f"probe {probe} lives on"

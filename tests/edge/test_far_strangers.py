@@ -13,6 +13,7 @@ from gateway_scenes import DEADLINE_S, make_route
 from retinue.channel.admission import Admission
 from retinue.channel.context import build_hop_contexts, limit_tls_buffers
 from retinue.channel.server import order_addresses
+from retinue.gateway.far_door import HANDSHAKES_MAX
 
 OTHER = "otherrun0000"
 ASK = b"GET / HTTP/1.1\r\nHost: g\r\nX-Retinue-Far-Replica: judge/0#1\r\n\r\n"
@@ -151,7 +152,7 @@ async def test_strangers_who_shake_no_hands_do_not_keep_nodes_out() -> None:
     async with open_nodes("n1", "n2") as nodes:
         near, far = nodes
         publish_all(nodes, await far.open_replica(answer_with("ok")))
-        crowd = [await asyncio.open_connection(far.address, far.hop_port) for _ in range(70)]
+        crowd = [await asyncio.open_connection(far.address, far.hop_port) for _ in range(HANDSHAKES_MAX + 10)]
         try:
             asked = near.scene.start_asking("/judge/")
             assert (await asyncio.wait_for(asked, DEADLINE_S)).body == b"ok"

@@ -3,7 +3,7 @@
 import pytest
 
 from retinue.supervise.ending import Cause
-from retinue.supervise.happenings import LaunchExited, NodeGone, NodeReported
+from retinue.supervise.happenings import AgentLeft, LaunchExited, NodeGone, NodeReported, StopSignal
 from retinue.supervise.state import RunPhase
 from support.world import World, build_test_plan, service
 
@@ -60,3 +60,16 @@ def test_a_lost_node_that_keeps_the_launch_alive_does_not_hold_up_the_end(ends_b
     world.run_until(lambda: world.exit_code is not None)
     assert signals == ["TERM", "KILL"][: 1 + (ends_by == "KILL")]
     assert world.now - began_s < 5.0
+
+
+def test_a_launch_is_not_touched_while_a_node_that_was_told_to_end_has_not_reported() -> None:
+    world = World(plan=build_test_plan([service("judge", 2)], nodes=("n1", "n2")), trainer_s=None)
+    world.end_node = lambda name: None  # type: ignore[method-assign] # Agents leave, and nobody reports yet.
+    world.start()
+    world.run_until(lambda: world.run.state.phase is RunPhase.RUNNING)
+    world.post(StopSignal("TERM", 1))
+    world.run_until(lambda: world.run.state.phase is RunPhase.ENDING)
+    for name in ("n1", "n2"):
+        world.post(AgentLeft(name))
+    world.run_for(5.0)
+    assert not [order for order in world.orders if order["op"] == "signal_launch"]

@@ -82,15 +82,18 @@ class EndingRun:
         programs = {"service": SERVICE, "trainer": TRAINER}
         for kind, text in programs.items():
             (self.slurm.place / f"{kind}.py").write_text(NOTE + text)
-        manifest = json.loads(json.dumps(fields)) | {"retinue": 1, "services": self._build_services()}
+        manifest = json.loads(json.dumps(fields)) | {
+            "retinue": 1,
+            "services": self._build_services(changes.get("on_exhausted", "fail_run")),
+        }
         self.slurm.manifest.write_text(json.dumps(manifest))
         step = f"{sys.executable} -S -E {self.slurm.place}/trainer.py {self.log} {save_s} {code}"
         self.slurm.trainer = changes.get("command", "srun -w {train.nodelist} -N2 -n2 STEP").replace("STEP", step)
 
-    def _build_services(self) -> dict[str, Any]:
+    def _build_services(self, on_exhausted: str) -> dict[str, Any]:
         command = [sys.executable, "-S", "-E", f"{self.slurm.place}/service.py", str(self.log), "{replica}", "{port}"]
         probes = {"readiness": {"http": "/", "period": "200ms"}}
-        restart = {"backoff": "0s", "limit": 0, "on_exhausted": "fail_run"}
+        restart = {"backoff": "0s", "limit": 0, "on_exhausted": on_exhausted}
         web = {"command": command, "probes": probes, "restart": restart}
         return {
             "web": web | {"per_node": "all"},

@@ -16,11 +16,11 @@ JOB = Allocation((Node("n1", 8, 1000),), source="slurm", job_id="7")
 class Desk:
     """Answers as it was told, and remembers what it was asked."""
 
-    def __init__(self, end: float | None | Unknown, times: KillTimes | Unknown) -> None:
+    def __init__(self, end: float | Unknown | None, times: KillTimes | Unknown) -> None:
         self.end, self.times = end, times
         self.asked: list[str] = []
 
-    def read_end_utc(self, job_id: str) -> float | None | Unknown:
+    def read_end_utc(self, job_id: str) -> float | Unknown | None:
         self.asked.append(f"end of {job_id}")
         return self.end
 

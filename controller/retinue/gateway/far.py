@@ -22,8 +22,11 @@ from retinue.gateway.routes import RouteTable
 from retinue.gateway.upstream import open_session
 from retinue.gateway.wire import FAR_FAULT, FAR_REPLICA, Headers
 
-CONNECT_TIMEOUT_S = 3.0
-"""TCP and TLS together, and the other gateway's word at the first address that is tried."""
+SYN_RETRIES = 1
+"""An address that swallows every packet is given up after 3 s: the kernel waits one second, then two."""
+HANDSHAKE_S = 20.0
+"""Until the other gateway has spoken TLS. It is there, so it is busy or being started again, and not to be left out;
+its keeper ends one that hangs much sooner than this."""
 IDLE_S = 60.0
 """Idle connections are kept: both ends are ours, and a handshake costs more than a request."""
 UNREAD_BYTES = 16 * 1024
@@ -61,7 +64,7 @@ class Far:
         connector = aiohttp.TCPConnector(
             limit=0, keepalive_timeout=IDLE_S, ssl=context, use_dns_cache=False, socket_factory=self._open_socket
         )
-        self._session = open_session(connector, CONNECT_TIMEOUT_S)
+        self._session = open_session(connector, HANDSHAKE_S)
         self.peers = Peers(lambda: table.peers, self._ask)
 
     async def send(self, backend: Backend, outgoing: Outgoing) -> aiohttp.ClientResponse:
@@ -106,7 +109,7 @@ class Far:
 
     async def _ask(self, peer: Peer, address: str) -> str:
         """Ask at one address whether that node's gateway answers there; the connection is kept for what follows."""
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=CONNECT_TIMEOUT_S)
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=HANDSHAKE_S, sock_read=HANDSHAKE_S)
         try:
             url = build_far_url(peer, address, PING)
             async with self._session.get(url, server_hostname=peer.node, timeout=limits) as answer:
@@ -116,6 +119,7 @@ class Far:
 
     def _open_socket(self, info: tuple[int, int, int, str, object]) -> socket.socket:
         sock = socket.socket(info[0], info[1], info[2])
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, SYN_RETRIES)
         self._pulse.watch(sock)
         return sock
 

@@ -14,7 +14,7 @@ from retinue.channel.admission import Admission
 from retinue.channel.context import limit_tls_buffers
 from retinue.gateway.bodies import RequestBody
 from retinue.gateway.control import HAS_CONTROLLER, HAS_NONE, WHETHER_CONTROLLER
-from retinue.gateway.far import PING, Hop
+from retinue.gateway.far import HANDSHAKE_S, PING, Hop
 from retinue.gateway.faults import Blame, Fault, build_fault
 from retinue.gateway.front import SERVER_WORDS
 from retinue.gateway.proxy import Exchange, Proxy
@@ -24,6 +24,8 @@ from retinue.gateway.wire import FAR_FAULT, FAR_REPLICA, Refusal
 
 GRACE_S = 1.0
 """How long a replica that no membership lists yet is waited for: the other gateway may have heard of it first."""
+HANDSHAKES_MAX = 256
+"""At once: a rollout batch may come in one instant, to a node that has little CPU to spare."""
 LINGER_S = 1.0
 """How long the rest of a refused body is read and dropped, so that the refusal is not lost with it."""
 UNSENT_BYTES = 16 * 1024
@@ -131,8 +133,8 @@ async def open_far_door(hop: Hop | None, proxy: Proxy, pulse: Pulse, end_s: floa
     server = runner.server
     if server is None:
         raise RuntimeError("a runner that was set up has a server")
-    tasks = [asyncio.create_task(Admission(hop.listen, hop.server, server, tune=pulse.watch).run())]
-    tasks.append(asyncio.create_task(pulse.run()))
+    admission = Admission(hop.listen, hop.server, server, HANDSHAKES_MAX, HANDSHAKE_S, pulse.watch)
+    tasks = [asyncio.create_task(admission.run()), asyncio.create_task(pulse.run())]
     try:
         yield
     finally:

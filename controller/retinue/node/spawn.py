@@ -25,7 +25,7 @@ HINTS = {
 """What a person can do about a shortage."""
 
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
-"""What Slurm sends to every process of a job's steps before its end, `sbatch --signal=USR1@60`: the trainer's to take."""
+"""What Slurm sends to all of a job's steps before its end, `sbatch --signal=USR1@60`: the trainer's to take."""
 
 Step = tuple[str, Callable[[], None]]
 """(what it is called in errors, what the child does): work between fork and exec."""

@@ -15,7 +15,7 @@ from retinue.supervise.stub_children import Child
 LIMIT_S = 12.0
 """For one round: a node takes up to 8 s, and Slurm's own daemon may be away."""
 SINGLES_MAX = 16
-"""Nodes asked one by one when the step for all of them did not reach every one."""
+"""Nodes asked one by one when there was no step for all of them."""
 ANSWER_BYTES = 1 << 16
 
 Look = Callable[[Callable[[], bool], float], bool]
@@ -77,14 +77,13 @@ class Proof:
                 asked.child.note_status(status)
 
     def ask(self, nodes: Sequence[str], look: Look, kill: Callable[[Child], None]) -> dict[str, dict[str, Any]]:
-        """Ask these nodes, all at once, then one by one those that did not answer; return the reports by node."""
+        """Ask these nodes all at once, or one by one when none of them answers; return the reports by node."""
         if not self._argv or not nodes:
             return {}
         found = self._ask_round([nodes], look, kill)
-        silent = [node for node in nodes if node not in found]
-        if silent and len(nodes) > 1:
-            # One that cannot be reached may have kept Slurm from starting the step on any.
-            found |= self._ask_round([[node] for node in silent[:SINGLES_MAX]], look, kill)
+        if not found and len(nodes) > 1:
+            # One that Slurm does not have any more keeps it from starting the step on any.
+            found = self._ask_round([[node] for node in nodes[:SINGLES_MAX]], look, kill)
         return found
 
     def _ask_round(

@@ -11,7 +11,6 @@ from retinue.channel.messages import EndNode
 from retinue.lifecycle.order import next_to_stop
 from retinue.supervise.ending import Cause, Ending, find_exit_code
 from retinue.supervise.happenings import RunTimer, StopSignal
-from retinue.supervise.nodes import NodeView
 from retinue.supervise.state import RunPhase, TrainerState
 from retinue.supervise.trainer_stop import TIMERS, TrainerStopper
 from retinue.terms.record import replace
@@ -47,7 +46,9 @@ class Teardown:
         """Services that were not over when replicas were last asked to stop: the next lane's turn comes when one is."""
         self._signal: StopSignal | None = None
         self._is_launch_ended = False
-        """The launch was told to end for the sake of nodes that never joined."""
+        """The launch was told to end for the sake of nodes that will not end it."""
+        self._told: set[str] | None = None
+        """Nodes that were told to end: each will report. None: not by this controller."""
         self._is_telling_armed = self._is_telling_due = False
         self.trainer = TrainerStopper(run)
 
@@ -195,6 +196,7 @@ class Teardown:
     def _end_nodes(self) -> None:
         run = self.run
         run.change(phase=RunPhase.ENDING)
+        self._told = {view.name for view in run.nodes.joined()}
         for view in run.nodes.joined():
             run.edges.agents.send(view.name, EndNode("the run is over"))
         run.edges.timers.set("end", run.edges.clock.now_s() + END_NODE_S, RunTimer("end"))
@@ -206,14 +208,15 @@ class Teardown:
         know of it, and has nothing more to say.
         """
         run = self.run
-        views = run.nodes.views.values()
-        if self._is_launch_ended or self._are_nodes_gone() or not any(_is_silent(view) for view in views):
+        if self._told is None or self._is_launch_ended or self._are_nodes_gone():
             return
-        if all(view.report is not None for view in run.nodes.joined()):
-            self._is_launch_ended = True
-            run.edges.stub.order({"op": "signal_launch", "signal": "TERM"})
-            if any(view.report is not None for view in views):
-                run.edges.timers.set("launch_kill", run.edges.clock.now_s() + LAUNCH_KILL_S, RunTimer("launch_kill"))
+        silent = {view.name for view in run.nodes.views.values() if view.report is None}
+        if not silent or silent & self._told:
+            return
+        self._is_launch_ended = True
+        run.edges.stub.order({"op": "signal_launch", "signal": "TERM"})
+        if self._told:
+            run.edges.timers.set("launch_kill", run.edges.clock.now_s() + LAUNCH_KILL_S, RunTimer("launch_kill"))
 
     def _are_nodes_gone(self) -> bool:
         return self.run.state.has_launch_ended or not self.run.state.is_launched
@@ -231,8 +234,3 @@ class Teardown:
             return 0
         has_started = state.trainer_pid > 0
         return find_exit_code(state.ending, has_started, state.trainer_code, state.trainer_signal)
-
-
-def _is_silent(view: NodeView) -> bool:
-    """Say whether nothing more is to be expected of this node."""
-    return view.report is None and not view.is_joined
