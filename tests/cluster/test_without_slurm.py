@@ -26,7 +26,7 @@ def restart(run: SlurmRun, service: str) -> None:
 
 
 def test_fifty_restarts_and_three_controllers_make_no_second_step(cluster: Cluster) -> None:
-    crash = {"replicas": 10, "command": ["true"], "probes": {}, "restart": {"backoff": "0s", "limit": RESTARTS // 10}}
+    crash = {"replicas": 10, "command": ["false"], "probes": {}, "restart": {"backoff": "0s", "limit": RESTARTS // 10}}
     services = {"web": server_service(per_node="all"), "crash": crash | {"min_ready": 0}}
     run = SlurmRun(cluster, services=services).submit("-N2", *SMALL)
 

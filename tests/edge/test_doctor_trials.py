@@ -14,8 +14,10 @@ import pytest
 
 from retinue.doctor.bounded import Trials, try_bounded
 from retinue.doctor.gather import gather_facts
+from retinue.doctor.judge_kernel import parse_release
 from retinue.doctor.judgement import find_refusals, judge, select_parts
 from retinue.doctor.records import Facts, State, Trial
+from retinue.doctor.stage import open_directory, remove_left
 from retinue.doctor.tools import try_tools
 from retinue.doctor.trials import try_together
 from retinue.terms.record import from_json
@@ -79,6 +81,9 @@ def test_a_machine_that_lets_us_is_told_so_by_every_trial_of_the_kernel() -> Non
     facts = gather_facts(os.environ)
     names = ("user", "mount", "net", "ipc", "uts", "pid", "together", "proc", "keeper", "checks", "seccomp")
     assert {name: facts.trials[name].text for name in names if not facts.trials[name].is_ok} == {}
+    if parse_release(facts.kernel) >= (6, 6):
+        # From there on tmpfs takes user attributes, and so the whole of an overlay works on it.
+        assert [facts.trials[name] for name in ("tmpfs-xattr", "overlay-tmpfs")] == [Trial(True), Trial(True)]
     assert facts.settings["kernel.pid_max"].isdigit()
     assert facts.scratch.free_bytes > 0
     assert facts.limits["nofile"][1] > 0
@@ -238,8 +243,8 @@ def test_the_role_prints_one_line_of_facts_and_writes_a_file_in_one_step(tmp_pat
 HOLDER = """
 import os, signal, sys, time
 from retinue.doctor.bounded import try_bounded
-from retinue.doctor.gather import _open_directory, end_cleanly
-from retinue.doctor.records import Storage
+from retinue.doctor.gather import end_cleanly
+from retinue.doctor.stage import open_directory
 
 def hang():
     os.write(said, f"{os.getpid()}\\n".encode())
@@ -249,7 +254,7 @@ def hang():
 said = os.dup(1)
 end_cleanly()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
-with _open_directory(Storage(sys.argv[1])) as directory:
+with open_directory(sys.argv[1]) as directory:
     os.mkdir(directory / "closed", 0)
     try_bounded(hang, 600.0)
 """
@@ -269,8 +274,20 @@ def test_a_doctor_that_is_ended_in_the_middle_takes_its_probe_along(tmp_path: Pa
         deadline_s = time.monotonic() + LIMIT_S
         while is_alive(probe):
             assert time.monotonic() < deadline_s, f"probe {probe} lives on"
-    if number != signal.SIGKILL:
-        assert os.listdir(tmp_path) == []
+    for path in tmp_path.iterdir():
+        assert number == signal.SIGKILL
+        os.utime(path, (0, 0))
+    remove_left(str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_directory_of_a_doctor_that_lives_is_left_alone_by_the_next(tmp_path: Path) -> None:
+    with open_directory(str(tmp_path)) as directory:
+        assert directory is not None
+        os.utime(directory, (0, 0))
+        remove_left(str(tmp_path))
+        assert directory.is_dir()
+    assert os.listdir(tmp_path) == []
 
 
 def is_alive(pid: int) -> bool:

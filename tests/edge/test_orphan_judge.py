@@ -6,19 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from channel_scenes import build_join
+from channel_scenes import bind_listener, build_join
 from retinue.channel.join import BatchHost, Join
 from retinue.node.orphan import judge_orphan, run_command
 from retinue.node.threads import Threads
 from retinue.terms.record import replace
-from support_listener import listening
 
 
 def build(tmp_path: Path, answer: str, node: str = "n2") -> Join:
     """A join whose Slurm is two scripts: one prints the answer, one notes that it was run."""
     ask = ("sh", "-c", answer)
     cancel = ("sh", "-c", f"echo cancelled >>{tmp_path}/done; env >{tmp_path}/env")
-    with listening() as listener:
+    with bind_listener() as listener:
         return replace(build_join(listener, node), batch_host=BatchHost("n1", ask, cancel))
 
 
@@ -33,7 +32,9 @@ async def test_a_batch_host_that_slurm_calls_down_is_the_end_of_the_job(tmp_path
     assert (tmp_path / "done").read_text() == "cancelled\n"
 
 
-@pytest.mark.parametrize("answer", ["echo NodeName=n1 State=MIXED", "exit 1", "echo State=DOWN; exit 1", "exec no-such"])
+@pytest.mark.parametrize(
+    "answer", ["echo NodeName=n1 State=MIXED", "exit 1", "echo State=DOWN; exit 1", "exec no-such"]
+)
 async def test_the_job_is_left_alone_when_nobody_says_that_the_batch_host_is_gone(tmp_path: Path, answer: str) -> None:
     reason = await judge(build(tmp_path, answer))
     assert reason is not None

@@ -21,6 +21,7 @@ from retinue.supervise.stub_watch import FORGIVEN_AFTER_S, RESTARTS, Watch
 from retinue.supervise.stub_work import Work
 from retinue.terms.record import to_json
 from retinue.terms.run import RunRecord
+from support.real_run import is_running
 
 
 @pytest.fixture
@@ -68,6 +69,21 @@ def test_an_act_that_hangs_is_given_up_and_its_child_killed() -> None:
     answer = run_bounded(lambda: time.sleep(600), 0.2)
     assert answer.problem == "no answer within 0.2 s"
     assert os.WTERMSIG(os.waitpid(answer.pid, 0)[1]) == 9
+
+
+def test_what_a_late_act_had_started_ends_with_it_whatever_session_it_is_in(tmp_path: Path) -> None:
+    def act() -> None:
+        command = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        (tmp_path / "pid").write_text(str(command.pid))
+        command.wait()
+
+    answer = run_bounded(act, 1.0)
+    os.waitpid(answer.pid, 0)
+    pid = int((tmp_path / "pid").read_text())
+    until_s = time.monotonic() + 10.0
+    while is_running(pid) and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert not is_running(pid)
 
 
 def test_a_hanging_act_would_hold_no_end_of_a_pipe_of_ours() -> None:

@@ -68,6 +68,13 @@ def test_a_step_that_hangs_is_ended_and_what_it_said_before_counts(monkeypatch: 
     assert len(asker.killed) == 1
 
 
+def test_where_slurm_itself_is_silent_nobody_is_asked_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stub_proof, "LIMIT_S", 0.5)
+    asker = Asker(f"echo asked >>{tmp_path}/asked; exec sleep 600")
+    assert asker.ask() == {}
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
 @pytest.mark.parametrize("said", ["", "no json", "[1]", '{"clean": true}', '{"retinue_node": 3}', "{"])
 def test_what_is_no_report_is_no_proof(said: str) -> None:
     assert Asker(f"cat <<'E'\n{said}\nE").ask(("n1",)) == {}

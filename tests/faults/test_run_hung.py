@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -89,13 +91,25 @@ def test_agent_and_gateway_that_are_killed_while_it_hangs_are_started_again(uid:
         end_well(run, disk)
 
 
-def test_a_stub_whose_own_output_is_on_the_disk_still_starts_the_next_controller() -> None:
-    redirect = 'exec "$@" >disk/output 2>&1'
-    with run_on_hanging_disk({"server": SERVICES["server"]}, redirect=redirect) as (run, disk):
+def test_a_stub_that_cannot_write_a_line_of_its_own_still_passes_a_stop_on() -> None:
+    note = "import pathlib, signal; signal.sigwait([signal.SIGTERM]); pathlib.Path('told').touch()"
+    trainer = [sys.executable, "-c", f"import signal; signal.pthread_sigmask(0, [15]); {note}"]
+    with run_on_hanging_disk({"server": SERVICES["server"]}, trainer, redirect='exec "$@" >disk/output 2>&1') as scene:
+        run, disk = scene
+        run.wait("the trainer to be started", lambda: run.status()["trainer"]["pid"])
         disk.hang()
-        # Its stderr is there, so all of it is stuck, and the stub has a line to write there about that.
-        os.kill(run.status()["controller_pid"], signal.SIGKILL)
-        kill_and_await_successors(run)
+        # It has to say that the directory takes nothing, and a child of it hangs over that.
+        wait_for("the stub to have tried", lambda: find_forks(run.stub_pid()))
+        run.signal(signal.SIGTERM)
+        wait_for("the trainer to be told", (run.directory / "told").exists)
         disk.go_on()
-        run.wait("the next controller's status", lambda: run.status().get("controller_starts") == 2)
-        end_well(run, disk)
+        run.wait_end()
+        run.assert_nothing_left()
+
+
+def find_forks(pid: int) -> list[int]:
+    """Children that have not become another program."""
+    proc = Path("/proc")
+    children = (proc / f"{pid}/task/{pid}/children").read_text().split()
+    own = (proc / f"{pid}/cmdline").read_bytes()
+    return [int(child) for child in children if (proc / child / "cmdline").read_bytes() == own]

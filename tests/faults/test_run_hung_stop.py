@@ -126,18 +126,3 @@ def test_a_run_that_loses_one_of_ours_while_it_hangs_ends_in_time(role: str, uid
         disk.go_on()
         run.assert_nothing_left()
         wait_for("the controller to go", lambda: not os.path.exists(f"/proc/{controller}"))
-
-
-def test_a_run_whose_output_is_on_the_disk_too_ends_all_but_the_stub_that_the_kernel_keeps() -> None:
-    redirect = 'exec "$@" >disk/output 2>&1'
-    with run_on_hanging_disk({"box": CHATTERBOX}, stop_grace="1s", redirect=redirect) as (run, disk):
-        disk.hang()
-        run.signal(signal.SIGTERM)
-        # The trainer's output is there as well: it is given up before this.
-        wait_for("the node directory to go meanwhile", lambda: not run.node_dirs(), PATIENCE_S)
-        assert run.stub is not None
-        assert run.stub.poll() is None, "its own output keeps it: the kernel flushes that when it exits"
-        disk.go_on()
-        # Killed by its keeper's grace, or ended by its TERM in time: the kernel kept it from saying which.
-        assert run.wait_end(PATIENCE_S) in (137, 143)
-        run.assert_nothing_left()

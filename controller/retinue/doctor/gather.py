@@ -6,21 +6,19 @@ Forks, so it is for a process with one thread: a service runs `python -m retinue
 import importlib.util
 import os
 import platform
-import shutil
 import signal
 import socket
-import stat
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 from retinue.doctor import reading
 from retinue.doctor.bounded import Trials
 from retinue.doctor.records import Facts, Storage
+from retinue.doctor.stage import open_directory
 from retinue.doctor.tools import find_programs, read_versions, try_tools
 from retinue.doctor.trials import build_statvfs_try, try_kernel
 from retinue.node.host_settings import SETTINGS, read_settings
@@ -28,14 +26,17 @@ from retinue.node.host_settings import SETTINGS, read_settings
 RUNTIME = "retinue-sandbox"
 
 
-def gather_facts(env: Mapping[str, str]) -> Facts:
-    """Look at this node as a program with this environment sees it."""
+def gather_facts(env: Mapping[str, str], work_dir: str = "") -> Facts:
+    """Look at this node as a program with this environment sees it.
+
+    Shape:  `work_dir` is where the one directory of the trials is made; empty: in the scratch directory.
+    """
     begun_utc, trials = time.time(), Trials()
     mounts = reading.parse_mounts(reading.read_text("/proc/self/mountinfo"))
     programs, ranges = find_programs(env), reading.read_subuid_ranges()
     place = find_scratch(env)
     scratch = _read_storage(place, mounts, trials)
-    with _open_directory(scratch) as directory:
+    with open_directory("" if scratch.reason else work_dir or scratch.path) as directory:
         tried = try_kernel(trials, directory)
     tried |= try_tools(programs, ranges, trials)
     landlock = tried["landlock"]
@@ -85,31 +86,6 @@ def find_runtime() -> str:
 
 def _read_storage(path: str, mounts: list[tuple[str, str]], trials: Trials) -> Storage:
     return reading.build_storage(path, reading.find_kind(path, mounts), trials.run(build_statvfs_try(path)))
-
-
-@contextmanager
-def _open_directory(scratch: Storage) -> Iterator[Path | None]:
-    """A directory of ours on that file system, removed with all that a trial left in it; None when it cannot be."""
-    if scratch.reason:
-        yield None
-        return
-    try:
-        name = tempfile.mkdtemp(prefix=f"retinue-doctor-{os.getuid()}-", dir=scratch.path)
-    except OSError:
-        yield None
-        return
-    try:
-        yield Path(name)
-    finally:
-        _remove(name)
-
-
-def _remove(name: str) -> None:
-    """An overlay leaves a directory of mode 0 in its work directory."""
-    for place, directories, _ in os.walk(name):
-        for directory in directories:
-            os.chmod(os.path.join(place, directory), stat.S_IRWXU)
-    shutil.rmtree(name, ignore_errors=True)
 
 
 def end_cleanly() -> None:

@@ -18,7 +18,8 @@ def main(argv: list[str]) -> int:
             return 0
         case ["--to", path]:
             half = Path(path + ".half")
-            half.write_bytes(to_json(gather_facts(os.environ)))
+            # In the node directory, which is removed at the end whatever happens to us.
+            half.write_bytes(to_json(gather_facts(os.environ, str(half.parent))))
             half.rename(path)
             return 0
     print("usage: retinue facts [--to FILE]", file=sys.stderr)

@@ -8,7 +8,7 @@ import hashlib
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from retinue.errors import TransientError
 from retinue.sandbox.budget import Weight
@@ -25,10 +25,11 @@ from retinue.sandbox.shard_link import ShardLost
 from retinue.sandbox.shard_wire import Ask
 from retinue.terms.record import from_json, to_json
 
-TRIES = 4
+TRIES = 6
 TRY_AGAIN_S = 0.1
-SHARD_S = 10.0
-"""How long a create waits for a shard that is being started again."""
+"""Before the second try, then twice as long each time: an image whose squashfuse died is noticed within a second."""
+SHARD_S = GROUND_S = 10.0
+"""How long a create waits for a shard, or for the node space, that is being started again."""
 PROCESSES_OF_OURS = 1
 NO_ZYGOTE = "no_zygote"
 WENT = Ending("sandbox_destroyed", "whoever wanted it went away")
@@ -124,7 +125,7 @@ class Makes:
         wait_s, has_room = 0.0, False
         with ExitStack() as unless_made:
             for attempt in range(TRIES):
-                ground = await asyncio.shield(self._ground)
+                ground = await self._wait_ground()
                 image = await self._acquire(ground, wanted.request.image)
                 with ExitStack() as unless_placed:
                     unless_placed.callback(ground.images.release, image)
@@ -142,8 +143,15 @@ class Makes:
                         start_s = time.monotonic() - began_s - wait_s
                         self._standing.note_make(wait_s, start_s)
                         return Made(seat, round(wait_s, 6), round(start_s, 6))
-                await asyncio.sleep(attempt * TRY_AGAIN_S)
+                await asyncio.sleep(TRY_AGAIN_S * 2**attempt)
             raise Fault(503, "infra_failed", f"cannot make a sandbox: {cause}", cause, retry_after_s=1)
+
+    async def _wait_ground(self) -> Ground:
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._ground), GROUND_S)
+        except TimeoutError:
+            cause = "the node space is being started again"
+            raise Fault(503, "infra_failed", f"cannot make a sandbox: {cause}", cause, retry_after_s=1) from None
 
     async def _acquire(self, ground: Ground, name: str) -> Image:
         try:
@@ -174,11 +182,12 @@ class Makes:
             answer = await slot.peer.ask(Ask("create", seat.name), to_json(order))
             if answer.status != 200:
                 self._refuse(from_json(answer.body, ErrorBody), answer.status, ground, number)
-            self._seats.admit(seat, wanted.lease_s)
+            if not self._seats.admit(seat, wanted.lease_s):
+                raise Again("the sandbox was lost while it was made")
             unless_made.pop_all()
         return seat
 
-    def _refuse(self, body: ErrorBody, status: int, ground: Ground, number: int) -> None:
+    def _refuse(self, body: ErrorBody, status: int, ground: Ground, number: int) -> NoReturn:
         error = body.error
         if error.type == NO_ZYGOTE:
             ground.forget_zygote(number)

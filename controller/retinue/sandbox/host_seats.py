@@ -55,7 +55,7 @@ class Seats:
     """All of them."""
 
     def __init__(self, prefix: str, on_left: Callable[[Seat], None]) -> None:
-        """on_left is told once of each that is gone."""
+        """on_left is told once of each that is gone and had been ready."""
         self._prefix = prefix
         self._epoch = secrets.token_hex(EPOCH_CHARS // 2)
         self._on_left = on_left
@@ -64,6 +64,9 @@ class Seats:
         self.leases = Leases()
         self.forget_key: Callable[[str], None] = lambda key: None
         """Told when a sandbox is remembered no more, and its key with it."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._seats
 
     def __len__(self) -> int:
         return len(self._seats)
@@ -81,12 +84,18 @@ class Seats:
         self._seats[seat.name] = seat
         seat.slot.live_count += 1
 
-    def admit(self, seat: Seat, lease_s: float) -> None:
-        """It is ready. Errors: Fault when it was lost meanwhile."""
+    def admit(self, seat: Seat, lease_s: float) -> bool:
+        """It is ready; False when it was lost meanwhile."""
         if seat.ending is not None:
-            raise build_gone_fault(seat.name, seat.ending)
+            return False
         seat.is_ready = True
         self.leases.begin(seat.name, lease_s, now_s())
+        return True
+
+    def abandon(self, seat: Seat) -> None:
+        """It was not made; nobody has heard of it."""
+        if self._seats.pop(seat.name, None) is not None:
+            seat.slot.live_count -= 1
 
     def find(self, name: str) -> Seat:
         """Find one that can be used. Errors: Fault 404 or 410."""
@@ -114,6 +123,8 @@ class Seats:
             return
         seat.ending = seat.ending or ending
         seat.slot.live_count -= 1
+        if not seat.is_ready:
+            return  # Whoever makes it gives back what it took.
         self.leases.end(seat.name)
         self._gone[seat.name] = (seat.ending, seat.key)
         while len(self._gone) > GONE_KEPT:

@@ -165,6 +165,17 @@ class Shards:
             raise ShardLost("cannot make a sandbox: no shard runs")
         return min(ready, key=lambda slot: slot.live_count)
 
+    async def wait_any(self) -> None:
+        """Wait until one answers."""
+        if any(slot.is_ready.is_set() for slot in self.slots):
+            return
+        waiting = [asyncio.ensure_future(slot.is_ready.wait()) for slot in self.slots]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+
     async def wait_ready(self) -> None:
         """Wait until every one has answered."""
         for slot in self.slots:

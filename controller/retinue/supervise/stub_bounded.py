@@ -6,10 +6,11 @@ The caller waits a bounded time and goes on. Standard library only.
 import json
 import os
 import select
-import signal
 import time
 from collections.abc import Callable
 from typing import Any
+
+from retinue.node import scan
 
 STDERR = 2
 
@@ -48,7 +49,8 @@ def run_bounded(act: Callable[[], Any], limit_s: float, is_vital: bool = False) 
     data, is_late = _read_all(near, time.monotonic() + limit_s)
     os.close(near)
     if is_late:
-        os.kill(pid, signal.SIGKILL)
+        # With what it started: a command of Slurm tries for a minute and more, in a session of its own.
+        scan.kill_pids({pid, *scan.find_descendants(scan.read_processes(), [pid])})
         return Bounded(pid, None, f"no answer within {limit_s:g} s")
     try:
         answer = json.loads(data)

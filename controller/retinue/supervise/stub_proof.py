@@ -80,24 +80,25 @@ class Proof:
         """Ask these nodes all at once, or one by one when none of them answers; return the reports by node."""
         if not self._argv or not nodes:
             return {}
-        found = self._ask_round([nodes], look, kill)
-        if not found and len(nodes) > 1:
-            # One that Slurm does not have any more keeps it from starting the step on any.
-            found = self._ask_round([[node] for node in nodes[:SINGLES_MAX]], look, kill)
+        found, has_ended = self._ask_round([nodes], look, kill)
+        if not found and has_ended and len(nodes) > 1:
+            # One that Slurm does not have any more keeps it from starting the step on any; silence is Slurm's own.
+            found, _ = self._ask_round([[node] for node in nodes[:SINGLES_MAX]], look, kill)
         return found
 
     def _ask_round(
         self, groups: Sequence[Sequence[str]], look: Look, kill: Callable[[Child], None]
-    ) -> dict[str, dict[str, Any]]:
+    ) -> tuple[dict[str, dict[str, Any]], bool]:
+        """Start one step for each group; return the reports, and whether all steps ended by themselves in time."""
         self._asked = [Asked(self._build_argv(nodes), self._env) for nodes in groups]
         # All are read in every look: a full pipe would hold up its step.
-        look(lambda: sum(not asked.is_over() for asked in self._asked) == 0, LIMIT_S)
+        has_ended = look(lambda: sum(not asked.is_over() for asked in self._asked) == 0, LIMIT_S)
         found = {}
         for asked in self._asked:
             kill(asked.child)
             asked.is_over()
             found.update({report["retinue_node"]: report for report in asked.close()})
-        return found
+        return found, has_ended
 
     def _build_argv(self, nodes: Sequence[str]) -> list[str]:
         words = {"{count}": str(len(nodes)), "{nodes}": ",".join(nodes)}

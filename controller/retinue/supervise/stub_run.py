@@ -28,6 +28,7 @@ class Run:
     """
 
     def __init__(self, path: str) -> None:
+        is_stderr_file()  # Now: later the question itself might hang.
         with open(path, "rb") as file:
             record: dict[str, Any] = json.load(file)
         self.path = path
@@ -47,9 +48,6 @@ class Run:
         self.controller_argv: list[str] = list(record.get("controller_argv") or ())
         if not self.controller_argv:
             self.controller_argv = [record["python"], "-P", "-m", "retinue", "controller"]
-
-        self.is_output_beside = is_stderr_beside(self.run_dir)
-        """Asked now: later the question itself might hang."""
 
     @property
     def controller_dir(self) -> str:
@@ -91,14 +89,6 @@ def say(text: str) -> None:
 def is_stderr_file() -> bool:
     """Whether stderr is a file, as in a batch job: writing may hang, and poll(2) does not know. Asked at the start."""
     return stat.S_ISREG(os.fstat(STDERR).st_mode)
-
-
-def is_stderr_beside(path: str) -> bool:
-    """Whether stderr is a file on the file system of this path: who has it open hangs with that, from start to exit."""
-    try:
-        return is_stderr_file() and os.fstat(STDERR).st_dev == os.stat(path).st_dev
-    except OSError:
-        return False
 
 
 def write_stderr(data: bytes) -> None:

@@ -35,8 +35,7 @@ def start_controller(run: Run, listener: socket.socket, stop_fd: int) -> tuple[C
             argv=[*run.controller_argv, run.path, *options],
             env=os.environ,
             stdout=log_fd,
-            # Its last words are shown from its log when there is no next one.
-            stderr=log_fd if run.is_output_beside else 2,
+            stderr=2,
             keep_fds=tuple(fds.values()),
         )
     )

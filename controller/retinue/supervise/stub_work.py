@@ -105,7 +105,7 @@ class Work:
                 env={**_read_env(order), LAUNCH_TAG: self.run.run_id},
                 cwd=order.get("cwd"),
                 stdout=far,
-                stderr=far if self._has_words or self.run.is_output_beside else 2,
+                stderr=far if self._has_words else 2,
                 keep_fds=(self._stop_fd,) if has_stop_fd else (),
                 # An outer process that we start ourselves: a stop in its first moment must find it able to report.
                 blocked=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if has_stop_fd else (),
