@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all quick check fix bench plant cluster cluster-shell cluster-do cluster-down cluster-test docs clean
+.PHONY: help run test test-all quick check fix bench plant cluster cluster-shell cluster-do cluster-down cluster-test cluster-bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,9 @@ cluster-down: ## end the throwaway Slurm NAME; leaves nothing
 
 cluster-test: ## tests/cluster on a Slurm of their own (root)
 	@.ci/cluster test "$(PYTHON)"
+
+cluster-bench: ## measure a run on four Slurm nodes beside one srun per service (root)
+	@.ci/cluster measure "$(PYTHON)"
 
 docs: $(STAMP) ## write the generated pages again
 	@$(BIN)/python -m retinue.manifest.reference > docs/manifest.md

@@ -6,6 +6,7 @@ job of their own, kill one of them and start it again, and end all; rounds take 
 
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -166,6 +167,9 @@ def find_relaunches(events: list[dict[str, Any]]) -> Iterator[float]:
 
 
 def main() -> None:
+    if shutil.which("sbatch") is None or not os.environ.get("RETINUE_CLUSTER"):
+        print("not measured here: needs a Slurm of its own, `make cluster-bench`")
+        return
     place = Path(os.environ.get("RETINUE_BENCH_DIR", "~/bench-slurm")).expanduser() / str(os.getpid())
     found: dict[str, dict[str, list[float]]] = {"srun": {}, "peer": {}, "ours": {}}
     ways: dict[str, Callable[[Path], dict[str, list[float]]]] = {

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,12 @@ def read_words(pid: int) -> list[str]:
     return [os.path.basename(words[0]), *words[1:]]
 
 
+@cache
+def find_program(base: Path) -> Path:
+    """The sandbox program, built at most once per test process; base is where pytest keeps its files."""
+    return get_program(base)
+
+
 @asynccontextmanager
 async def open_images(store: Path, **settings: Any) -> AsyncGenerator[Node, None]:
     """A node of its own, ended with everything on it."""
@@ -64,7 +71,7 @@ async def open_images(store: Path, **settings: Any) -> AsyncGenerator[Node, None
     with tempfile.TemporaryDirectory(prefix="retinue-img-") as folder:
         base = Path(folder) / "base"
         base.mkdir(mode=0o700)
-        space = await NodeSpace.start(base, get_program(Path(folder)))
+        space = await NodeSpace.start(base, find_program(store.parents[1]))
         lost: list[tuple[str, str]] = []
         idle: list[str] = []
         try:
@@ -97,7 +104,9 @@ def pack(source: Path, target: Path, *options: str) -> Path:
     return target
 
 
-def watch_packing(monkeypatch: pytest.MonkeyPatch, folder: Path, before: str = "", after: str = "") -> Callable[[], int]:
+def watch_packing(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, before: str = "", after: str = ""
+) -> Callable[[], int]:
     """Put a mksquashfs into PATH that counts its runs, and does something more; gives the count."""
     real = shutil.which("mksquashfs")
     assert real, "cannot here: no mksquashfs (package squashfs-tools)"
@@ -127,7 +136,10 @@ async def read_inside(node: Node, image: Image, name: str) -> str:
     """Read a file of an image through the space."""
     root = await open_inside(node, image)
     try:
-        with open(os.open(name, os.O_RDONLY, dir_fd=root)) as stream:
-            return stream.read()
+        fd = os.open(name, os.O_RDONLY, dir_fd=root)
+        try:
+            return os.read(fd, 1 << 20).decode()
+        finally:
+            os.close(fd)
     finally:
         os.close(root)

@@ -10,12 +10,12 @@ import struct
 from pathlib import Path
 
 import pytest
-from image_scenes import Node, make_tree, open_images, open_inside, pack, read_inside
-from support.sif_file import DATA_OFFSET, Part, build_sif
+from image_scenes import Node, list_store, make_tree, open_images, open_inside, pack, read_inside, watch_packing
 
 from retinue.errors import RetinueError
 from retinue.sandbox.aside import run_aside
 from retinue.sandbox.image_errors import ImageFailed, ImageRefused, Reason
+from support.sif_file import DATA_OFFSET, Part, build_sif
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def good(tmp_path: Path) -> Path:
 async def refuse(node: Node, name: str | Path) -> Reason:
     with pytest.raises(ImageRefused) as refused:
         await node.images.acquire(str(name))
-    assert "; " in str(refused.value) or refused.value.reason is Reason.UNREADABLE, refused.value
+    assert "; " in str(refused.value) or "denied" in str(refused.value)
     return refused.value.reason
 
 
@@ -120,9 +120,9 @@ async def test_whatever_bytes_are_damaged_nothing_hangs_and_the_neighbour_reads_
         for number in range(60):
             data = bytearray(whole)
             for _ in range(dice.choice([1, 1, 3, 20])):
-                data[dice.choice([dice.randrange(96), dice.randrange(96, len(data)), dice.randrange(tables, len(data))])] = (
-                    dice.randrange(256)
-                )
+                data[
+                    dice.choice([dice.randrange(96), dice.randrange(96, len(data)), dice.randrange(tables, len(data))])
+                ] = dice.randrange(256)
             (path := tmp_path / f"{number}.sqfs").write_bytes(data)
             try:
                 image = await node.images.acquire(str(path))
@@ -148,20 +148,23 @@ async def test_a_directory_that_holds_the_store_is_not_packed_into_it(tmp_path: 
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("what", ["file", "directory"])
-async def test_a_directory_that_cannot_be_read_whole_is_refused_not_packed_without(tmp_path: Path, what: str) -> None:
-    # Of another user, where one can be found: as owner, root of the node space reads a closed file too.
+async def test_a_directory_that_cannot_be_listed_is_refused_not_packed_without(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "tree")
-    if what == "directory":
-        (tree / "deep").chmod(0)
-    else:
-        (tree / "secret").symlink_to("/etc/shadow")
-        os.unlink(tree / "secret")
-        pytest.skip("needs a file of another user in a directory of ours")
+    (tree / "deep").chmod(0)
     async with open_images(tmp_path / "store") as node:
         assert await refuse(node, tree) == Reason.UNREADABLE
     assert not (tmp_path / "store").exists()
     (tree / "deep").chmod(0o755)
+
+
+async def test_a_file_that_mksquashfs_leaves_empty_is_refused_though_it_says_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What 4.5.1 prints of another user's closed file, without -exit-on-error; older ones have no such option.
+    watch_packing(monkeypatch, tmp_path / "bin", after="echo 'Failed to read file s/x, creating empty file' >&2")
+    async with open_images(tmp_path / "store") as node:
+        assert await refuse(node, make_tree(tmp_path / "tree")) == Reason.UNREADABLE
+    assert list_store(tmp_path / "store") == []
 
 
 async def test_links_in_odd_places_are_packed_as_links(tmp_path: Path) -> None:

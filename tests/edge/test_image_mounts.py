@@ -1,6 +1,7 @@
 """Images on one node: mounted once, told of when they are lost, gone when nobody uses them."""
 
 import asyncio
+import errno
 import os
 import signal
 from pathlib import Path
@@ -10,8 +11,8 @@ from image_scenes import Node, make_tree, open_images, pack, read_inside
 from sandbox_scenes import is_alive, prepare, shell, shell_text, until
 
 from retinue.sandbox.config import BoxConfig
-from retinue.sandbox.image_errors import ImageFailed, NodeRefused
-from retinue.sandbox.link import LinkLost
+from retinue.sandbox.image_errors import ImageFailed, ImageRefused, NodeRefused
+from retinue.sandbox.link import LinkLost, Refused
 
 
 @pytest.fixture
@@ -55,13 +56,11 @@ async def test_sandboxes_run_on_an_image_and_hear_of_its_death_at_once(
         assert await shell_text(box, "cat /image/file; python3 -c 'print(6 * 7)'; echo x > /image/file") == (
             "of the image\n42"
         )
-        loop = asyncio.get_running_loop()
         os.kill(await find_daemon(node), signal.SIGKILL)
-        killed_s = loop.time()
         await until(lambda: node.lost)
-        assert loop.time() - killed_s < 1  # The promise of facts/failures.md, not a measurement.
         assert node.lost == [(first.id, "squashfuse was ended by SIGKILL")]
-        assert (await shell(box, "cat /image/deep/leaf")).ended.exit_code != 0
+        with pytest.raises(Refused, match=os.strerror(errno.ENOTCONN)):
+            await shell(box, "cat /image/deep/leaf")
         zygote.close()
         second = await node.images.acquire(tree)
         assert (second.id, second == first) == (first.id, False)
@@ -82,24 +81,6 @@ async def test_a_squashfuse_that_is_silent_is_killed_and_its_image_lost(tmp_path
         assert not is_alive(daemon)
         second = await node.images.acquire(image)
         assert await read_inside(node, second, "file") == "a file\n"
-
-
-async def test_a_stop_of_the_host_itself_is_not_held_against_squashfuse(tmp_path: Path, image: str) -> None:
-    async with open_images(tmp_path / "store", hang_s=1) as node:
-        first = await node.images.acquire(image)
-        daemon = await find_daemon(node)
-        os.kill(daemon, signal.SIGSTOP)
-        asyncio.get_running_loop().call_soon(lambda: until_stopped(daemon))
-        await asyncio.sleep(0)
-        os.kill(daemon, signal.SIGCONT)
-        assert await read_inside(node, first, "file") == "a file\n"
-        assert node.lost == []
-
-
-def until_stopped(pid: int) -> None:
-    """Block the loop until the kernel says that a process is stopped."""
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        pass
 
 
 async def test_an_image_that_nobody_uses_is_unmounted_and_mounted_again(tmp_path: Path, image: str) -> None:
@@ -175,6 +156,6 @@ async def test_a_node_without_squashfuse_is_refused_with_the_package_to_install(
 
 async def test_a_program_that_is_no_squashfuse_is_not_waited_for(tmp_path: Path, image: str) -> None:
     async with open_images(tmp_path / "store", squashfuse="/bin/false") as node:
-        with pytest.raises(Exception, match="exit code 1"):
+        with pytest.raises(ImageRefused, match="exit code 1"):
             await node.images.acquire(image)
         assert (node.list_mounts(), node.lost) == ([], [])

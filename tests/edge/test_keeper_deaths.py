@@ -1,13 +1,17 @@
 """Whoever of ours is killed, nothing of the node is left: in a namespace, and where there is none."""
 
 import os
+import shutil
 import signal
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from keeper_rig import Node, Puppet, is_running, running_node, wait_for
 
 from retinue.node.orders import End, Reaped
+from retinue.node.scan import read_children
 
 RUNGS = pytest.mark.parametrize("rung", ["namespace", "refused"])
 
@@ -76,6 +80,34 @@ def test_a_killed_outer_process_leaves_its_janitor_to_clean_up(rung: str) -> Non
         start_escapees(node, node.first_agent())
         node.outer.kill()
         node.wait_gone()
+
+
+def make_controller_part(node_dir: Path) -> None:
+    (node_dir / "controller").mkdir(mode=0o700, parents=True)
+    node_dir.chmod(0o700)
+    (node_dir / "controller" / "run.json").write_text("{}")
+
+
+@RUNGS
+def test_a_janitor_removes_the_controllers_part_too_when_all_was_killed_at_once(rung: str) -> None:
+    with running_node(rung, make_controller_part) as node:
+        start_escapees(node, node.first_agent())
+        node.outer.kill()
+        node.wait_gone()
+
+
+def test_a_janitor_leaves_the_controllers_part_to_a_stub_that_lives() -> None:
+    with running_node("namespace", make_controller_part) as node:
+        node.first_agent()
+        record = node.node_dir / "controller" / "run.json"
+        with subprocess.Popen(["sh", "-c", "sleep 600; true", str(record)]) as stub:
+            janitor = wait_for("a janitor", node.janitor_pid)
+            node.outer.kill()
+            wait_for("the janitor to end", lambda: not is_running(janitor))
+            assert os.listdir(node.node_dir) == ["controller"]
+            for pid in (*read_children(stub.pid), stub.pid):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(node.node_dir)
 
 
 @RUNGS

@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-
 from channel_scenes import bind_listener, build_join
+
 from retinue.channel.join import BatchHost, Join
 from retinue.node.orphan import judge_orphan, run_command
 from retinue.node.threads import Threads

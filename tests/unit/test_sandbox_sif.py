@@ -5,10 +5,10 @@ import random
 from pathlib import Path
 
 import pytest
-from support.sif_file import ABSENT, DATA_OFFSET, GOOD, HEADER, TABLE_OFFSET, Part, build_sif, change
 
 from retinue.sandbox.image_errors import ImageRefused, Reason
 from retinue.sandbox.sif import Content, read_content
+from support.sif_file import ABSENT, DATA_OFFSET, GOOD, HEADER, TABLE_OFFSET, Part, build_sif, change
 
 SQUASHFS = GOOD.pack()
 
@@ -23,7 +23,7 @@ def read(data: bytes, machine: str = "x86_64") -> Content:
 
 
 def refuse(data: bytes, machine: str = "x86_64") -> Reason:
-    with pytest.raises(ImageRefused, match="cannot use image 'it': .*; ") as refused:
+    with pytest.raises(ImageRefused, match=r"cannot use image 'it': .*; ") as refused:
         read(data, machine)
     return refused.value.reason
 

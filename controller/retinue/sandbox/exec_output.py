@@ -76,10 +76,10 @@ class Kept:
         text = _decode_both(head, tail)
         if text is not None:
             dropped = self.total_bytes - len(text[0].encode()) - len(text[1].encode())
-            return Output("utf-8", *text, dropped, self.total_bytes)
+            return Output("utf-8", text[0], text[1], dropped, self.total_bytes)
         dropped = self.total_bytes - len(head) - len(tail)
-        coded = (base64.b64encode(part).decode() for part in (head, tail))
-        return Output("base64", *coded, dropped, self.total_bytes)
+        coded = base64.b64encode(head).decode(), base64.b64encode(tail).decode()
+        return Output("base64", coded[0], coded[1], dropped, self.total_bytes)
 
 
 def _decode_both(head: bytes, tail: bytes) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ class ExecOutcome(StrEnum):
     """How a command ended."""
 
     EXITED = "exited"
-    """By itself; `code` says how. Also when it could not be run: 127 not found, 126 anything else, as a shell has it."""
+    """By itself; `code` says how. Also when it could not be run: 127 not found, 126 anything else, as in a shell."""
     SIGNALLED = "signalled"
     """By a signal, its own or one that a caller sent."""
     TIMED_OUT = "timed_out"

@@ -18,6 +18,7 @@ from retinue.sandbox.exec_records import ExecOutcome, ExecRequest, ExecResult, K
 from retinue.sandbox.link import LinkLost, Refused
 from retinue.sandbox.shard_box import LiveBox
 from retinue.sandbox.wire import Why
+from retinue.terms.record import replace
 
 NOT_FOUND, NOT_RUN = 127, 126
 KILL_S = 2.0
@@ -67,11 +68,10 @@ class Command:
     def view(self, name: str, wants_output: bool) -> ProcessView:
         """Show it as it is now."""
         shown = self.result or ExecResult(None, wall_s=self._wall_s(), node=self._node)
-        outputs = (self.stdout.build_output(), self.stderr.build_output()) if wants_output else (None, None)
-        shown = ExecResult(
-            shown.outcome, shown.code, shown.signal, *outputs, shown.cause, shown.cpu_s, shown.max_rss_bytes,
-            shown.wall_s, shown.left, shown.node,
-        )  # fmt: skip
+        if wants_output:
+            shown = replace(shown, stdout=self.stdout.build_output(), stderr=self.stderr.build_output())
+        else:
+            shown = replace(shown, stdout=None, stderr=None)
         return ProcessView(name, self.argv, "running" if self.result is None else "ended", self.started_utc, shown)
 
     async def kill(self) -> int:

@@ -54,9 +54,7 @@ class Host:
         self.admission = Admission(self.budget, settings.queue)
         self.seats = Seats(settings.id_prefix, self._note_left)
         base = Path(settings.base)
-        self.shards = Shards(
-            settings.shards, settings.service, settings.node, base, self._hear, self._lose_shard
-        )
+        self.shards = Shards(settings.shards, settings.service, settings.node, base, self._hear, self._lose_shard)
         self.makes = Makes(self.seats, self.shards, self.admission, self.standing)
         self.memory = MemoryWatch(
             settings.memory_min_bytes, self._weigh, self._find_age, self._evict, self._note_short, self._note_relaxed
@@ -219,7 +217,12 @@ class Host:
     def list_clockwork(self) -> list[Coroutine[Any, Any, None]]:
         """What runs for as long as the host does."""
         watching = watch_drift(self.settings.node_dir, self._note_drift)
-        return [slot.run() for slot in self.shards.slots] + [self._keep_ground(), self._sweep(), self.memory.run(), watching]
+        return [slot.run() for slot in self.shards.slots] + [
+            self._keep_ground(),
+            self._sweep(),
+            self.memory.run(),
+            watching,
+        ]
 
     async def _sweep(self) -> None:
         while True:

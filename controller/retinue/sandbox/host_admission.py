@@ -55,7 +55,9 @@ class Admission:
         over = self.budget.could_fit(weight)
         if over:
             most, asked = getattr(self.budget.limits, over), getattr(weight, over)
-            raise Fault(400, "sandbox_bad_request", f"cannot make a sandbox: {over} of {asked} is over the node's {most}")
+            raise Fault(
+                400, "sandbox_bad_request", f"cannot make a sandbox: {over} of {asked} is over the node's {most}"
+            )
         if not self.queued_count and not self._holds and self.budget.fits(weight):
             self.budget.take(weight)
             return 0.0

@@ -89,7 +89,7 @@ class Makes:
         self._keys: dict[str, tuple[bytes, asyncio.Task[Made]]] = {}
         self._ground: asyncio.Future[Ground] = asyncio.get_running_loop().create_future()
         self._after: set[asyncio.Task[None]] = set()
-        seats.forget_key = lambda key: self._keys.pop(key, None)
+        seats.forget_key = self._forget_key
 
     def set_ground(self, ground: Ground | None) -> None:
         """There is a space to make sandboxes in; None: it died, and creates wait for the next one."""
@@ -116,9 +116,12 @@ class Makes:
         task.add_done_callback(lambda done: self._note_keyed(key, done))
         return await asyncio.shield(task)
 
+    def _forget_key(self, key: str) -> None:
+        self._keys.pop(key, None)
+
     def _note_keyed(self, key: str, task: asyncio.Task[Made]) -> None:
         if task.cancelled() or task.exception() is not None:
-            self._keys.pop(key, None)
+            self._forget_key(key)
 
     async def _make(self, wanted: Wanted) -> Made:
         began_s = time.monotonic()
@@ -172,9 +175,7 @@ class Makes:
         except Refused as refused:
             raise Again(str(refused)) from None
         request = wanted.request
-        order = BoxOrder(
-            number, wanted.limits, request.env, request.workdir, wanted.uid, request.hostname, request.net
-        )
+        order = BoxOrder(number, wanted.limits, request.env, request.workdir, wanted.uid, request.hostname, request.net)
         seat = Seat(self._seats.make_name(), slot, image, wanted.limits, wanted.weight, wanted.caller, request.key)
         self._seats.add(seat)
         with ExitStack() as unless_made:

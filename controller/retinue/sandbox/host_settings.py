@@ -69,7 +69,9 @@ def count_shards(count: int, cpus: int) -> int:
     Source: DESIGN.md section 8; fewer sandboxes each where the hard limit of descriptors is low.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    each = BOXES_PER_SHARD if hard == resource.RLIM_INFINITY else min(BOXES_PER_SHARD, max(hard - _RESERVED_FDS, 1) // 2)
+    each = (
+        BOXES_PER_SHARD if hard == resource.RLIM_INFINITY else min(BOXES_PER_SHARD, max(hard - _RESERVED_FDS, 1) // 2)
+    )
     return max(cpus, -(-count // each), 1)
 
 

@@ -152,9 +152,7 @@ OnLost = Callable[[ShardSlot, str], None]
 class Shards:
     """All shards of a node."""
 
-    def __init__(
-        self, count: int, service: str, node: str, base: Path, on_event: OnEvent, on_lost: OnLost
-    ) -> None:
+    def __init__(self, count: int, service: str, node: str, base: Path, on_event: OnEvent, on_lost: OnLost) -> None:
         argv = (service, node, os.fspath(base))
         self.slots = [ShardSlot(index, argv, on_event, on_lost) for index in range(count)]
 

@@ -22,6 +22,8 @@ from retinue.sandbox.unpack import Unpacked
 _TRIES = 3
 _MOUNTING_MAX = 8
 """Images that are mounted or unpacked at once."""
+_FIRST_IDLE_S = 1.0
+"""At least so long a new image stays mounted, that whoever waited for it can take it."""
 CLOSED = "cannot use an image: the service is stopping"
 
 
@@ -237,7 +239,7 @@ class Images:
         entry = _Entry(Image(opened.id, opened.name, lower.path), lower, asyncio.create_task(lower.watch()))
         self._by_id[opened.id] = entry
         entry.watching.add_done_callback(lambda task: self._lose(entry, task))
-        self._start_idling(entry)
+        self._start_idling(entry, _FIRST_IDLE_S)
         return entry
 
     # --- living and ending ------------------------------------------------------------
@@ -248,10 +250,10 @@ class Images:
             entry.idle.cancel()
             entry.idle = None
 
-    def _start_idling(self, entry: _Entry) -> None:
+    def _start_idling(self, entry: _Entry, least_s: float = 0.0) -> None:
         if entry.user_count == 0 and entry.idle is None:
             loop = asyncio.get_running_loop()
-            entry.idle = loop.call_later(self._settings.idle_s, self._end_idle, entry)
+            entry.idle = loop.call_later(max(self._settings.idle_s, least_s), self._end_idle, entry)
 
     def _end_idle(self, entry: _Entry) -> None:
         if entry.is_live:

@@ -112,7 +112,8 @@ class Desk:
         path = request.path
         method = "GET" if request.method == "HEAD" else request.method
         if path in self._pages:
-            return await _choose(self._pages[path], method)(request)
+            page: Page = _choose(self._pages[path], method)
+            return await page(request)
         parts = path.split("/")
         if len(parts) < 4 or parts[1:3] != ["v1", "sandboxes"] or not parts[3]:
             raise Fault(404, "sandbox_unknown_page", f"cannot find this page; there are {', '.join(self._pages)}")
@@ -120,7 +121,8 @@ class Desk:
         if pages is None:
             known = ", ".join(name for name in self._box_pages if name)
             raise Fault(404, "sandbox_unknown_page", f"cannot find this page of a sandbox; there are {known}")
-        return await _choose(pages, method)(request, parts[3], parts[5:])
+        box_page: BoxPage = _choose(pages, method)
+        return await box_page(request, parts[3], parts[5:])
 
     # --- sandboxes ------------------------------------------------------------------------
 
@@ -195,18 +197,19 @@ class Desk:
         if "path" not in words:
             raise refuse("cannot use a file: the query has no path")
         async with self._host.opened(name, "file", words, b"") as exchange:
-            sending = None
-            if request.method == "PUT":
-                sending = asyncio.ensure_future(_send_body(request, exchange))
+            sending: asyncio.Future[None] = asyncio.ensure_future(_send_body(request, exchange))
             try:
+                waiting: set[asyncio.Future[Any]] = {exchange.answer, sending}
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if sending.done() and sending.exception() is not None:
+                    raise refuse("cannot read the body: it broke off")
                 answer = await exchange.answer
                 if answer.kind.is_stream:
                     return await self._stream(request, exchange, answer)
             finally:
-                is_unread = sending is not None and not sending.done()
-                if sending is not None:
-                    sending.cancel()
-                    await asyncio.wait([sending])
+                is_unread = not sending.done()
+                sending.cancel()
+                await asyncio.wait([sending])
             response = self._relay(name, answer)
             if is_unread:
                 # The rest of a body that was not read is not the next request.
@@ -216,7 +219,10 @@ class Desk:
     # --- passing on -----------------------------------------------------------------------
 
     async def _read(self, request: web.BaseRequest, limit: int) -> bytes:
-        """Read the whole body. Errors: Fault 413 above the limit, 429 when too much is being read, 400 when it breaks off."""
+        """Read the whole body.
+
+        Errors: Fault 413 above the limit, 429 when too much is being read, 400 when it breaks off.
+        """
         if not request.body_exists:
             return b""
         size = request.content_length
@@ -240,10 +246,9 @@ class Desk:
         return bytes(parts)
 
     def _relay(self, name: str, answer: Answer) -> web.Response:
-        """Pass a shard's answer on. What the host knows of a sandbox that is gone is better than what its shard knows."""
-        if answer.status == 410 and (ending := self._host.seats.find_ending(name)) is not None:
+        """Pass a shard's answer on; of a sandbox that is gone the host knows more."""
+        if answer.status == 410:
             self._host.seats.find(name)
-            raise AssertionError(ending)
         return web.Response(
             status=answer.status, body=answer.body, content_type=TYPES[answer.kind], headers=answer.headers
         )
@@ -337,7 +342,7 @@ def _view_made(made: Made, seen: SeatView) -> MadeView:
 
 async def _send_body(request: web.BaseRequest, exchange: Exchange) -> None:
     """Pass a body on as it comes; one that breaks off is never ended, so that nobody takes it for whole."""
-    while part := await request.content.readany():
+    while request.body_exists and (part := await request.content.readany()):
         for at in range(0, len(part), CHUNK_BYTES):
             await exchange.send(part[at : at + CHUNK_BYTES])
     exchange.end()

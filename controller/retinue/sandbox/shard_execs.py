@@ -5,7 +5,6 @@ import signal
 from collections import OrderedDict
 from urllib.parse import unquote
 
-from retinue.sandbox.box import Target
 from retinue.sandbox.exec_records import ENV_MAX_COUNT, OUTPUT_MAX_BYTES, ExecRequest, ExecResult, KeptBytes
 from retinue.sandbox.execs import Command, find_kept
 from retinue.sandbox.requests import Fault, check_env, refuse
@@ -13,6 +12,7 @@ from retinue.sandbox.shard_box import LiveBox
 from retinue.sandbox.shard_link import Exchange
 from retinue.sandbox.shard_stream import stream_command
 from retinue.sandbox.shard_wire import Answer, Ask, Body
+from retinue.sandbox.wire import Target
 from retinue.terms.record import DecodeError, Record, from_json, to_json
 
 COMMANDS_MAX = 256
@@ -53,7 +53,8 @@ class Execs:
             raise Fault(429, "sandbox_full", f"cannot run more than {COMMANDS_MAX} commands at once", retry_after_s=1)
         if request.stream:
             command = Command(self._live, request, build_argv(request), KeptBytes(), self._node)
-            return await stream_command(exchange, command)
+            await stream_command(exchange, command)
+            return None
         kept = find_kept(request, self._live.limits.output, OUTPUT_MAX_BYTES)
         command = Command(self._live, request, build_argv(request), kept, self._node)
         if request.background:

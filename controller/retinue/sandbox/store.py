@@ -90,7 +90,7 @@ class Store:
             places = [self._place(name, suffix) for suffix in _SUFFIXES]
             return next((place for place in places if place.exists()), places[0])
         if ".." in Path(name).parts:
-            raise ImageRefused(Reason.NOT_FOUND, f"cannot find image {name!r}: '..' has no place in a name")
+            raise ImageRefused(Reason.NOT_FOUND, f"cannot find image {name!r}: '..' has no place in a name; {GIVE}")
         return self.directory / name
 
     def _place(self, digest: str, suffix: str) -> Path:
