@@ -202,7 +202,7 @@ class Makes:
             async with asyncio.timeout(SHARD_S):
                 await self._shards.wait_any()
         except TimeoutError:
-            raise ShardLost("no shard runs") from None
+            raise Fault(503, "infra_failed", "cannot make a sandbox: no shard runs", "no shard runs", 1) from None
         return self._shards.choose()
 
     def _drop(self, seat: Seat) -> None:

@@ -7,6 +7,7 @@ else. The end of the socket is the end of every exchange on it.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 from retinue.errors import TransientError
 from retinue.sandbox.shard_wire import (
@@ -129,8 +130,7 @@ class Peer(asyncio.Protocol):
         return self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is of no common class.
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:

@@ -1,0 +1,202 @@
+"""What a sandbox costs through the service: create, exec, destroy, rate, memory, over its unix socket.
+
+Run: `PYTHONPATH=controller python tests/bench/bench_sandbox_http.py [SUSTAINED_S]`, as an ordinary user. One node, one
+service process with its shards, complete isolation, an image made on the spot. Driven by this one process with an HTTP
+client of a few lines, so that what is measured is the service. Not a test: asserts nothing but that answers are right.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "edge"))
+
+from sandbox_scenes import get_program, make_image
+
+ROUNDS = 300
+IN_FLIGHT = 16
+BURST = 800
+IDLE = 500
+TRUE = {"argv": ["/bin/true"]}
+
+
+class Caller:
+    """One keep-alive connection; one request at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        if self._streams is None:
+            self._streams = await asyncio.open_unix_connection(self._path)
+        reader, writer = self._streams
+        data = b"" if body is None else json.dumps(body).encode()
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next(int(line[15:]) for line in head.splitlines() if line.lower().startswith("content-length:"))
+        answer = json.loads(await reader.readexactly(length))
+        assert head.split()[1] in ("200", "201"), answer
+        return answer
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+
+
+class Bench:
+    """A service and what is asked of it."""
+
+    def __init__(self, sock: Path, image: Path) -> None:
+        self.callers = [Caller(sock) for _ in range(IN_FLIGHT)]
+        self._image = str(image)
+
+    async def create(self, caller: Caller) -> str:
+        made = await caller.ask("POST", "/v1/sandboxes", {"image": self._image})
+        return str(made["id"])
+
+    async def exec(self, caller: Caller, name: str) -> None:
+        ended = await caller.ask("POST", f"/v1/sandboxes/{name}/exec", TRUE)
+        assert ended["code"] == 0, ended
+
+    async def destroy(self, caller: Caller, name: str) -> None:
+        await caller.ask("DELETE", f"/v1/sandboxes/{name}")
+
+
+def say(what: str, took_s: list[float], more: str = "") -> None:
+    ordered = sorted(took_s)
+    p50, p99 = statistics.median(ordered), ordered[int(len(ordered) * 0.99)]
+    print(f"{what:36} p50 {p50 * 1e3:7.2f} ms   p99 {p99 * 1e3:7.2f} ms   {more}", flush=True)
+
+
+async def measure(work: Awaitable[Any], into: list[float]) -> Any:
+    began = time.perf_counter()
+    result = await work
+    into.append(time.perf_counter() - began)
+    return result
+
+
+async def one_after_another(bench: Bench) -> None:
+    caller = bench.callers[0]
+    took: dict[str, list[float]] = {"create": [], "exec /bin/true": [], "destroy": [], "no work at all (GET /health)": []}
+    for _ in range(ROUNDS):
+        name = await measure(bench.create(caller), took["create"])
+        await measure(bench.exec(caller, name), took["exec /bin/true"])
+        await measure(bench.destroy(caller, name), took["destroy"])
+        await measure(caller.ask("GET", "/health"), took["no work at all (GET /health)"])
+    for step, seconds in took.items():
+        say(step, seconds)
+
+
+async def in_flight(bench: Bench, work: Callable[[Caller, Any], Awaitable[Any]], items: list[Any]) -> tuple[list[Any], Any]:
+    """Do something to every item, one at a time on each connection."""
+    left, took, results = list(items), [], []
+
+    async def go(caller: Caller) -> None:
+        while left:
+            results.append(await measure(work(caller, left.pop()), took))
+
+    began = time.perf_counter()
+    await asyncio.gather(*(go(caller) for caller in bench.callers))
+    return results, (took, f"{len(took) / (time.perf_counter() - began):.0f}/s")
+
+
+async def burst(bench: Bench) -> None:
+    names, (took, rate) = await in_flight(bench, lambda caller, _: bench.create(caller), list(range(BURST)))
+    say(f"create, {IN_FLIGHT} in flight", took, rate)
+    _, (took, rate) = await in_flight(bench, bench.exec, names)
+    say(f"exec, {IN_FLIGHT} in flight", took, rate)
+    _, (took, rate) = await in_flight(bench, bench.destroy, names)
+    say(f"destroy, {IN_FLIGHT} in flight", took, rate)
+
+
+async def sustain(bench: Bench, seconds: float) -> None:
+    """Create, use, destroy, and see whether the last tenth is slower than the first."""
+    began, laps = time.perf_counter(), []
+
+    async def go(caller: Caller) -> None:
+        while time.perf_counter() - began < seconds:
+            lap = time.perf_counter()
+            name = await bench.create(caller)
+            await bench.exec(caller, name)
+            await bench.destroy(caller, name)
+            laps.append((lap - began, time.perf_counter() - lap))
+
+    await asyncio.gather(*(go(caller) for caller in bench.callers[:8]))
+    first = [took for at, took in laps if at < seconds / 10]
+    last = [took for at, took in laps if at > seconds * 0.9]
+    say(f"create+exec+destroy, 8 in flight, {seconds:g} s", [took for _, took in laps], f"{len(laps) / seconds:.0f}/s")
+    print(f"   first tenth p50 {statistics.median(first) * 1e3:.2f} ms, last {statistics.median(last) * 1e3:.2f} ms")
+
+
+async def weigh(bench: Bench, pid: int) -> None:
+    before, own = read_free_kib(), read_pss_kib(pid)
+    names, _ = await in_flight(bench, lambda caller, _: bench.create(caller), list(range(IDLE)))
+    after, own_after = read_free_kib(), read_pss_kib(pid)
+    print(f"idle sandbox: {(before - after) / IDLE:.0f} KiB of the node's MemFree each,"
+          f" of which the service's processes hold {(own_after - own) / IDLE:.1f} KiB")  # fmt: skip
+    await in_flight(bench, bench.destroy, names)
+
+
+def read_free_kib() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("MemFree"))
+
+
+def read_pss_kib(pid: int) -> int:
+    """Of the service's own processes: the front and its shards."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    total = 0
+    for one in (str(pid), *children):
+        if "retinue.sandbox" not in Path(f"/proc/{one}/cmdline").read_text():
+            continue
+        rollup = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+        total += next(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
+    return total
+
+
+async def wait_ready(caller: Caller) -> None:
+    while True:
+        try:
+            if (await caller.ask("GET", "/health"))["status"] == "ok":
+                return
+        except (OSError, AssertionError):
+            await asyncio.sleep(0.1)
+
+
+async def main(seconds: float) -> None:
+    with tempfile.TemporaryDirectory(prefix="retinue-bench-") as folder:
+        place = Path(folder)
+        image, sock = make_image(place / "image"), place / "sandbox.sock"
+        argv = ["--unix", str(sock), "--store", str(place / "store"), "--program", str(get_program(place))]
+        (place / "store").mkdir()
+        service = subprocess.Popen([sys.executable, "-P", "-m", "retinue.sandbox", *argv, *sys.argv[2:]])
+        try:
+            bench = Bench(sock, image)
+            await wait_ready(bench.callers[0])
+            began = time.perf_counter()
+            await bench.destroy(bench.callers[0], await bench.create(bench.callers[0]))
+            print(f"first create of an image (packed, mounted): {time.perf_counter() - began:.2f} s")
+            print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
+            await one_after_another(bench)
+            await burst(bench)
+            await weigh(bench, service.pid)
+            await sustain(bench, seconds)
+            for caller in bench.callers:
+                caller.close()
+        finally:
+            service.send_signal(signal.SIGTERM)
+            service.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(float(sys.argv[1]) if len(sys.argv) > 1 else 10.0))
