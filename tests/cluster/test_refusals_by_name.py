@@ -64,7 +64,7 @@ def submit_private(cluster: Cluster) -> SlurmRun:
     run.run_dir = Path("/tmp") / f"private-{cluster.scratch.name}"
     keep = f"mkdir -p {run.place}/run; trap 'cp -r {run.run_dir}/. {run.place}/run/; rm -r {run.run_dir}' EXIT"
     command = f"{sys.executable} -P -m retinue run --run-dir {run.run_dir} {run.manifest} -- true"
-    run.job = cluster.sbatch("-N3", "-wnode[1-3]", *SMALL, script=f"cd {run.place}; {keep}; {command}")
+    run.job = cluster.sbatch("-N2", f"-wnode1,{BAD}", *SMALL, script=f"cd {run.place}; {keep}; {command}")
     return run
 
 

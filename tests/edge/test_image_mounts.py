@@ -99,14 +99,19 @@ async def test_an_image_that_nobody_uses_is_unmounted_and_mounted_again(tmp_path
 
 
 async def test_an_image_that_is_used_again_in_time_stays(tmp_path: Path, image: str) -> None:
-    async with open_images(tmp_path / "store", idle_s=600) as node:
-        first = await node.images.acquire(image)
+    other = pack(make_tree(tmp_path / "2"), tmp_path / "other.sqfs")
+    async with open_images(tmp_path / "store", idle_s=0.5) as node:
+        first, second = await node.images.acquire(image), await node.images.acquire(str(other))
         for _ in range(1000):
             node.images.release(first)
             assert await node.images.acquire(image) == first
+        node.images.release(second)
+        node.images.release(second)  # Once too often changes nothing.
+        await until(lambda: node.idle)  # The other one's time is over, and so would be that of the first.
+        assert node.idle == [second.id]
+        assert [(state.id, state.user_count) for state in node.images.describe()] == [(first.id, 1)]
+        assert await read_inside(node, first, "file") == "a file\n"
         node.images.release(first)
-        node.images.release(first)  # Once too often changes nothing.
-        assert [state.user_count for state in node.images.describe()] == [0]
         assert [state.state for state in node.images.describe()] == ["idle"]
 
 

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from image_scenes import find_program, list_store, make_tree, open_images, read_inside, watch_packing
+from image_scenes import find_program, list_store, make_tree, open_images, pack, read_inside, read_words, watch_packing
 from sandbox_scenes import is_alive, list_descendants, until
 
 from retinue.sandbox import store as store_module
 from retinue.sandbox.image_errors import ImageFailed, NodeRefused
+from retinue.sandbox.store_lock import StoreLock
 
 PACKER = """
 import asyncio, sys
@@ -130,6 +131,27 @@ async def test_closing_while_packing_ends_mksquashfs_and_gives_the_lock_back(
         with pytest.raises(ImageFailed, match="stopping"):
             await asked
         assert list_store(store) == []
+        names = {name for pid in list_descendants(node.space.pid) for name in read_words(pid)[:1]}
+        assert names <= {"retinue-sandbox"}, names
+
+
+async def test_who_gets_the_lock_when_all_is_done_does_not_pack_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = watch_packing(monkeypatch, tmp_path / "bin")
+    tree, store = make_tree(tmp_path / "tree"), tmp_path / "store"
+    packed = pack(make_tree(tmp_path / "same", "by another node\n"), tmp_path / "packed")
+    runs, take = count(), store_module._try_take
+
+    def take_late(lock: StoreLock, final: Path) -> str | None:
+        final.parent.mkdir(parents=True)
+        os.rename(packed, final)  # The other node finished between our look and our lock.
+        return take(lock, final)
+
+    monkeypatch.setattr(store_module, "_try_take", take_late)
+    async with open_images(store) as node:
+        assert await read_inside(node, await node.images.acquire(str(tree)), "file") == "by another node\n"
+    assert count() == runs
 
 
 async def test_a_directory_that_changes_while_it_is_packed_gives_no_image(
