@@ -55,7 +55,15 @@ SAME_FLOOR = {
     },
     ("doctor", "checks"): {"retinue.checks.jail", "retinue.checks.records"},
     ("sandbox", "doctor"): {"retinue.doctor.judgement", "retinue.doctor.judge_files", "retinue.doctor.records"},
-    ("sandbox", "node"): {"retinue.node.host_settings"},
+    ("sandbox", "node"): {"retinue.node.host_settings", "retinue.node.kernel"},
+    ("sandbox", "checks"): {
+        "retinue.checks.doors",
+        "retinue.checks.ledger",
+        "retinue.checks.ledger_file",
+        "retinue.checks.queue",
+        "retinue.checks.settings",
+        "retinue.checks.sign",
+    },
     ("gateway", "channel"): {
         "retinue.channel.messages",
         "retinue.channel.join",
@@ -68,7 +76,7 @@ DOORS = {
     "pydantic": {"manifest"},
     "pydantic_core": {"manifest"},
     "yaml": {"manifest"},
-    "aiohttp": {"gateway", "checks"},
+    "aiohttp": {"gateway", "checks", "sandbox"},
     "math_verify": {"checks"},
     "latex2sympy2_extended": {"checks"},
     "sympy": {"checks"},
@@ -139,6 +147,7 @@ def test_a_room_imports_lower_floors_only_and_libraries_by_their_door(path: Path
         ("retinue.node.keeper", {"asyncio", "ssl", "aiohttp", "pydantic", "yaml", "click", "cryptography"}),
         ("retinue.node.agent", {"aiohttp", "pydantic", "yaml", "click", "rich", "cryptography"}),
         ("retinue.doctor.main", {"asyncio", "ssl", "aiohttp", "pydantic", "yaml", "click", "rich", "cryptography"}),
+        ("retinue.sandbox.shard_main", {"aiohttp", "pydantic", "yaml", "click", "rich", "cryptography"}),
         ("retinue.supervise.main", {"aiohttp", "pydantic", "yaml", "click", "rich"}),
     ],
 )

@@ -87,7 +87,12 @@ async def measure(work: Awaitable[Any], into: list[float]) -> Any:
 
 async def one_after_another(bench: Bench) -> None:
     caller = bench.callers[0]
-    took: dict[str, list[float]] = {"create": [], "exec /bin/true": [], "destroy": [], "no work at all (GET /health)": []}
+    took: dict[str, list[float]] = {
+        "create": [],
+        "exec /bin/true": [],
+        "destroy": [],
+        "no work at all (GET /health)": [],
+    }
     for _ in range(ROUNDS):
         name = await measure(bench.create(caller), took["create"])
         await measure(bench.exec(caller, name), took["exec /bin/true"])
@@ -97,7 +102,9 @@ async def one_after_another(bench: Bench) -> None:
         say(step, seconds)
 
 
-async def in_flight(bench: Bench, work: Callable[[Caller, Any], Awaitable[Any]], items: list[Any]) -> tuple[list[Any], Any]:
+async def in_flight(
+    bench: Bench, work: Callable[[Caller, Any], Awaitable[Any]], items: list[Any]
+) -> tuple[list[Any], Any]:
     """Do something to every item, one at a time on each connection."""
     left, took, results = list(items), [], []
 
@@ -177,7 +184,18 @@ async def main(seconds: float) -> None:
     with tempfile.TemporaryDirectory(prefix="retinue-bench-") as folder:
         place = Path(folder)
         image, sock = make_image(place / "image"), place / "sandbox.sock"
-        argv = ["--unix", str(sock), "--store", str(place / "store"), "--program", str(get_program(place))]
+        argv = [
+            "--budget-memory",
+            "4TiB",
+            "--budget-processes",
+            "10000000",
+            "--unix",
+            str(sock),
+            "--store",
+            str(place / "store"),
+            "--program",
+            str(get_program(place)),
+        ]
         (place / "store").mkdir()
         service = subprocess.Popen([sys.executable, "-P", "-m", "retinue.sandbox", *argv, *sys.argv[2:]])
         try:

@@ -122,7 +122,7 @@ async def test_who_waits_for_another_packer_packs_when_that_one_fails(
 async def test_closing_while_packing_ends_mksquashfs_and_gives_the_lock_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = watch_packing(monkeypatch, tmp_path / "bin", after="sleep 600")
+    count = watch_packing(monkeypatch, tmp_path / "bin", before="exec sleep 600")
     tree, store = make_tree(tmp_path / "tree"), tmp_path / "store"
     async with open_images(store) as node:
         asked = asyncio.create_task(node.images.acquire(str(tree)))

@@ -1,5 +1,6 @@
 """Without FUSE: images unpacked to the node's disk, when the service is told so."""
 
+import contextlib
 import os
 import random
 import struct
@@ -12,8 +13,9 @@ from image_scenes import make_tree, open_images, pack
 from sandbox_scenes import prepare, shell_text, until
 
 from retinue.sandbox.config import BoxConfig
-from retinue.sandbox.image_errors import ImageRefused, NodeRefused, Reason
+from retinue.sandbox.image_errors import ImageFailed, ImageRefused, NodeRefused, Reason
 from retinue.sandbox.images import ImageSettings, check_node
+from retinue.sandbox.unpack import check_end
 from support.sif_file import Part, build_sif
 
 CHECK = "from retinue.sandbox.mounts import check_fuse; check_fuse()"
@@ -87,3 +89,21 @@ def test_the_check_of_a_node_asks_for_what_the_settings_need(tmp_path: Path, mon
     check_node(ImageSettings(tmp_path, tmp_path, tmp_path, unpack_to=tmp_path))
     with pytest.raises(NodeRefused, match="cannot find squashfuse-of-nobody"):
         check_node(ImageSettings(tmp_path, tmp_path, tmp_path, squashfuse="squashfuse-of-nobody"))
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "expected"),
+    [
+        (0, "anything", None),
+        (2, "create_inode: could not create character device x, because you're not superuser!\n\n", None),
+        (2, "create_inode: could not create character device x\nset_attributes: failed to change mode", ImageRefused),
+        (1, "FATAL ERROR: writer: No space left on device", ImageFailed),
+        (1, "FATAL ERROR: failed to read inode", ImageRefused),
+        (-9, "", ImageFailed),
+    ],
+)
+def test_an_end_that_lost_more_than_devices_is_no_success(
+    code: int, text: str, expected: type[Exception] | None
+) -> None:
+    with pytest.raises(expected) if expected else contextlib.nullcontext():
+        check_end("it", code, text, Path("/scratch/it"))

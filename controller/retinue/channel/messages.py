@@ -201,6 +201,14 @@ class Backend(Record, frozen=True):
     port: int
 
 
+class Gone(Record, frozen=True):
+    """A replica that ran before and takes no requests now."""
+
+    replica: str
+    node: str
+    cause: str
+
+
 class Route(Record, frozen=True):
     """One service as a gateway sees it."""
 
@@ -212,6 +220,12 @@ class Route(Record, frozen=True):
     unready_since_utc: float | None = None
     cause: str = ""
     """Why there is no backend, for the typed error."""
+    is_sandbox: bool = False
+    """Its replicas have sandboxes, and a request about one goes to the replica that has it, or nowhere."""
+    unready: tuple[Backend, ...] = ()
+    """Sandboxes only: replicas that run and take no new work; what they have is still served."""
+    gone: tuple[Gone, ...] = ()
+    """Sandboxes only: what became of the others."""
 
 
 class Peer(Record, frozen=True):

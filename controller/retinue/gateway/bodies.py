@@ -18,6 +18,15 @@ TCP_ESTABLISHED = 1
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+class NoBody:
+    """The body of a question of our own."""
+
+    is_streamed = False
+
+    def payload(self) -> None:
+        """Return what to send."""
+
+
 class RequestBody:
     """What the client sends, as often as it may be sent on."""
 
@@ -43,6 +52,11 @@ class RequestBody:
     def can_send(self) -> bool:
         """True while the request can be sent, for the first time or again."""
         return not (self._is_streamed and self._is_started)
+
+    @property
+    def kept(self) -> bytes:
+        """What is kept of it: all, unless it is streamed."""
+        return b"" if self._is_streamed else self._kept
 
     @property
     def length(self) -> int | None:

@@ -14,7 +14,7 @@ import aiohttp
 from yarl import URL
 
 from retinue.channel.messages import Backend, Peer
-from retinue.gateway.bodies import RequestBody
+from retinue.gateway.bodies import NoBody, RequestBody
 from retinue.gateway.faults import Blame, parse_fault, translate_error
 from retinue.gateway.peers import Peers
 from retinue.gateway.pulse import Pulse
@@ -41,7 +41,7 @@ class Outgoing:
     method: str
     target: str
     headers: Headers
-    body: RequestBody
+    body: RequestBody | NoBody
 
 
 @dataclass(frozen=True, slots=True)

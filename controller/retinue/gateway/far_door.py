@@ -16,10 +16,12 @@ from retinue.gateway.bodies import RequestBody
 from retinue.gateway.control import HAS_CONTROLLER, HAS_NONE, WHETHER_CONTROLLER
 from retinue.gateway.far import HANDSHAKE_S, PING, Hop
 from retinue.gateway.faults import Blame, Fault, build_fault
+from retinue.gateway.exchange import Exchange
 from retinue.gateway.front import SERVER_WORDS
-from retinue.gateway.proxy import Exchange, Proxy
+from retinue.gateway.proxy import Proxy
 from retinue.gateway.pulse import Pulse
 from retinue.gateway.routes import Slot
+from retinue.gateway.sandboxes import find_sandbox
 from retinue.gateway.wire import FAR_FAULT, FAR_REPLICA, Refusal
 
 GRACE_S = 1.0
@@ -44,7 +46,8 @@ class FarDoor:
             named = request.headers.get(FAR_REPLICA)
             if named is None:
                 return web.Response(status=self._answer_gateway(request.raw_path))
-            return await self._pass_on(request, await self._find(named))
+            is_pinned = find_sandbox(request.raw_path, request.headers) != ""
+            return await self._pass_on(request, await self._find(named, is_pinned))
         except Fault as fault:
             return _say(request, fault)
         except Refusal as refusal:
@@ -59,8 +62,8 @@ class FarDoor:
             return HAS_CONTROLLER if self._proxy.table.has_controller else HAS_NONE
         return 204 if path == PING else 404
 
-    async def _find(self, named: str) -> Slot:
-        """Find the replica and incarnation that is asked for.
+    async def _find(self, named: str, is_pinned: bool) -> Slot:
+        """Find the replica and incarnation that is asked for; `is_pinned`: no other will do, ready or not.
 
         Errors: Fault UNREACHED when this node has no such one: the caller's membership is older than ours.
         """
@@ -74,8 +77,8 @@ class FarDoor:
                 raise Fault(Blame.UNREACHED, f"its node {table.node} does not list it")
             await room.wait(replica.partition("/")[0], left_s)
         if slot.backend.incarnation != incarnation:
-            raise Fault(Blame.UNREACHED, f"on its node {table.node} runs #{slot.backend.incarnation} by now")
-        if slot.is_out_by_word:
+            raise Fault(Blame.GONE, f"on its node {table.node} runs #{slot.backend.incarnation} by now")
+        if slot.is_out_by_word and not is_pinned:
             raise Fault(Blame.UNREACHED, slot.cause)
         return slot
 

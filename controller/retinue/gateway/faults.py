@@ -26,6 +26,8 @@ class Blame(str, Enum):
 
     UNREACHED = "unreached"
     """No connection: the backend saw nothing, and is not there."""
+    GONE = "gone"
+    """As above, and it is certain: nobody listens at its port any more, or another incarnation does."""
     BROKEN = "broken"
     """The connection ended before the answer began: the backend may have seen the request."""
     GARBLED = "garbled"
@@ -34,6 +36,9 @@ class Blame(str, Enum):
     """This gateway lacked something (descriptors, ports, memory)."""
     CALLER = "caller"
     """The request itself cannot be sent on, or its body broke off."""
+
+
+UNSEEN = (Blame.UNREACHED, Blame.GONE)
 
 
 class Fault(Exception):
@@ -64,7 +69,15 @@ def translate_error(error: Exception) -> Fault:
     blame = next(blame for kind, blame in BLAMES if isinstance(error, kind))
     if blame in (Blame.UNREACHED, Blame.BROKEN) and number in OUR_SHORTAGE:
         blame = Blame.OURS
+    if blame is Blame.UNREACHED and number == errno.ECONNREFUSED:
+        blame = Blame.GONE
     return Fault(blame, _read_cause(error, number))
+
+
+def translate_way_error(error: Exception) -> Fault:
+    """Translate what was raised on the way to another node's gateway: of the backend itself it says nothing."""
+    fault = translate_error(error)
+    return Fault(Blame.UNREACHED, str(fault)) if fault.blame is Blame.GONE else fault
 
 
 def is_tls(error: Exception) -> bool:

@@ -8,17 +8,19 @@ import asyncio
 import socket
 import struct
 import time
-from dataclasses import dataclass, field
 
 import aiohttp
 from aiohttp import web
 
 from retinue.gateway.bodies import RequestBody, check_connected
+from retinue.gateway.exchange import Counts, Exchange
 from retinue.gateway.far import Far, Outgoing
-from retinue.gateway.faults import Blame, Fault, translate_error
+from retinue.gateway.faults import UNSEEN, Blame, Fault, translate_error, translate_way_error
 from retinue.gateway.hold import ReplayBudget, WaitingRoom
 from retinue.gateway.notes import log
+from retinue.gateway.placing import Placing
 from retinue.gateway.routes import RouteTable, Slot
+from retinue.gateway.sandboxes import find_host, find_sandbox, is_create, refuse_fault
 from retinue.gateway.upstream import build_authority, build_url
 from retinue.gateway.wire import Headers, Refusal, build_request_headers, build_response_headers
 
@@ -31,39 +33,6 @@ LOOK_PERIOD_S = 1.0
 """How often a held request whose body waits in the socket is checked for a client that went away."""
 
 _NO_LINGER = struct.pack("ii", 1, 0)
-
-
-@dataclass(slots=True)
-class Counts:
-    """What happened so far."""
-
-    requests: int = 0
-    failed: int = 0
-    """Requests that ended in a typed error of our side, or were cut off."""
-    retried: int = 0
-    held: int = 0
-    """Requests that had to wait for a backend."""
-    far: int = 0
-    """Requests that another node's gateway sent here."""
-
-
-@dataclass(slots=True, eq=False)
-class Exchange:
-    """One client request and what was tried for it."""
-
-    request: web.BaseRequest
-    headers: Headers
-    """What of the request's the backend may see."""
-    service: str
-    target: str
-    """For the backend: prefix stripped, byte for byte."""
-    body: RequestBody
-    wants_retry: bool
-    waiting_since_s: float
-    sends: int = 0
-    """Times the request may have been seen by a backend that then broke."""
-    tried: set[Slot] = field(default_factory=set)
-    was_held: bool = False
 
 
 class Proxy:
@@ -85,6 +54,7 @@ class Proxy:
         self._session = session
         self._far = far
         self._loop = asyncio.get_running_loop()
+        self._placing = Placing(table, session, far)
 
     async def forward(
         self, request: web.BaseRequest, headers: Headers, service: str, target: str
@@ -110,11 +80,26 @@ class Proxy:
 
     async def _find_slot(self, exchange: Exchange) -> Slot:
         while True:
-            can_replay = exchange.wants_retry and not exchange.body.is_streamed
-            slot = self.table.choose(exchange.service, self._loop.time(), exchange.tried, can_replay)
+            slot = await self._choose(exchange)
             if slot is not None:
                 return slot
             await self._hold(exchange)
+
+    async def _choose(self, exchange: Exchange) -> Slot | None:
+        """Choose where a request goes; None: nowhere yet.
+
+        Errors: Refusal when it is about a sandbox, and that is no more.
+        """
+        can_replay = exchange.wants_retry and not exchange.body.is_streamed
+        service = self.table.services.get(exchange.service)
+        if service is not None and service.route.is_sandbox:
+            exchange.sandbox = find_sandbox(exchange.target, exchange.request.headers)
+            if exchange.sandbox:
+                return find_host(service, exchange.sandbox)
+            if is_create(exchange.request.method, exchange.target):
+                usable = self.table.list_usable(exchange.service, self._loop.time(), exchange.tried, can_replay)
+                return await self._placing.choose(usable, exchange.body.kept)
+        return self.table.choose(exchange.service, self._loop.time(), exchange.tried, can_replay)
 
     async def _hold(self, exchange: Exchange) -> None:
         """Wait until something changed for the service.
@@ -171,8 +156,9 @@ class Proxy:
         body, method = exchange.body, exchange.request.method
         if body.is_streamed and body.length is not None:
             headers.append(("Content-Length", str(body.length)))
+        is_far = self._far is not None and slot.backend.node != self.table.node
         try:
-            if self._far is not None and slot.backend.node != self.table.node:
+            if self._far is not None and is_far:
                 return await self._far.send(slot.backend, Outgoing(method, exchange.target, headers, body))
             return await self._session.request(
                 method,
@@ -184,7 +170,7 @@ class Proxy:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if body.is_broken:
                 raise Fault(Blame.CALLER, "the request's body broke off") from None
-            raise translate_error(error) from None
+            raise (translate_way_error(error) if is_far else translate_error(error)) from None
 
     def _judge(self, exchange: Exchange, slot: Slot, fault: Fault) -> None:
         """Count a fault where it belongs; return when the request may be sent again.
@@ -198,6 +184,8 @@ class Proxy:
         if fault.blame is Blame.OURS:
             raise self._lose(service, f"{message} (on the gateway's side)")
         self.count_failure(slot, fault)
+        if exchange.sandbox:
+            raise refuse_fault(service, exchange.sandbox, slot, fault)
         exchange.tried.add(slot)
         if fault.blame is Blame.BROKEN:
             exchange.sends += 1
@@ -253,7 +241,7 @@ class Proxy:
 
     def count_failure(self, slot: Slot, fault: Fault) -> None:
         """Count a fault of the backend against it."""
-        if slot.failed(self._loop.time(), str(fault), fault.blame is Blame.UNREACHED):
+        if slot.failed(self._loop.time(), str(fault), fault.blame in UNSEEN):
             backend = slot.backend
             log.warning("left out %s#%d: %s", backend.replica, backend.incarnation, fault)
 

@@ -83,6 +83,10 @@ class Service:
 
     route: Route
     slots: list[Slot] = field(default_factory=list)
+    unready: list[Slot] = field(default_factory=list)
+    """Sandboxes only: never chosen, but asked for what they have."""
+    pinned: dict[str, Slot] = field(default_factory=dict)
+    """Sandboxes only: replica -> its slot, ready or not."""
 
 
 class RouteTable:
@@ -120,11 +124,14 @@ class RouteTable:
         self.services = {}
         for route in membership.routes:
             slots = [_keep_slot(known.get(backend), route.service, backend, is_newer) for backend in route.backends]
-            self.services[route.service] = Service(route, slots)
+            service = self.services[route.service] = Service(route, slots)
+            if route.is_sandbox:
+                service.unready = [known.get(one) or Slot(route.service, one) for one in route.unready]
+                service.pinned = {slot.backend.replica: slot for slot in _list_running(service)}
         hidden = [
             _keep_slot(known.get(backend), _name_service(backend), backend, is_newer) for backend in membership.hidden
         ]
-        listed = [slot for service in self.services.values() for slot in service.slots]
+        listed = [slot for service in self.services.values() for slot in _list_running(service)]
         self._own = {slot.backend.replica: slot for slot in [*hidden, *listed] if slot.backend.node == self.node}
         self._learn_peers(membership, {slot.backend.node for slot in listed})
         self._on_change(None)
@@ -158,23 +165,30 @@ class RouteTable:
 
         `tried` backends already failed this request; they are chosen again only when there is no other.
         """
+        service, pool = self.services.get(name), self.list_usable(name, now_s, tried, is_replayable)
+        if service is None or not pool:
+            return None
+        if service.route.is_per_node:
+            pool = [slot for slot in pool if slot.backend.node == self.node] or pool
+        return self.take(min(pool, key=lambda slot: (slot.in_flight, slot.used)))
+
+    def take(self, slot: Slot) -> Slot:
+        """Note that a slot was chosen: it goes last among equals next time."""
+        self._turn += 1
+        slot.used = self._turn
+        return slot
+
+    def list_usable(self, name: str, now_s: float, tried: set[Slot], is_replayable: bool) -> list[Slot]:
+        """List where a request may go: trusted before on trial, not tried before tried."""
         service = self.services.get(name)
         if service is None:
-            return None
+            return []
         usable = [slot for slot in service.slots if slot.can_serve(now_s)]
         fresh = [slot for slot in usable if slot not in tried]
         usable = fresh or usable
         trusted = [slot for slot in usable if slot.is_trusted]
         # A replayable request risks nothing on a trial, and somebody has to try.
-        pool = usable if is_replayable or not trusted else trusted
-        if service.route.is_per_node:
-            pool = [slot for slot in pool if slot.backend.node == self.node] or pool
-        if not pool:
-            return None
-        self._turn += 1
-        chosen = min(pool, key=lambda slot: (slot.in_flight, slot.used))
-        chosen.used = self._turn
-        return chosen
+        return usable if is_replayable or not trusted else trusted
 
     @contextmanager
     def count(self, slot: Slot, is_from_far: bool = False) -> Iterator[None]:
@@ -221,12 +235,16 @@ class RouteTable:
         return tuple(sorted({slot.backend.replica for slot in slots if not slot.is_trusted}))
 
     def _list_slots(self) -> list[Slot]:
-        listed = [slot for service in self.services.values() for slot in service.slots]
+        listed = [slot for service in self.services.values() for slot in _list_running(service)]
         return list(dict.fromkeys([*listed, *self._own.values()]))
 
     def nearest(self, name: str) -> str | None:
         """Return the known service whose name is most like this one."""
         return next(iter(difflib.get_close_matches(name, self.services, n=1)), None)
+
+
+def _list_running(service: Service) -> list[Slot]:
+    return [*service.slots, *service.unready]
 
 
 def _name_service(backend: Backend) -> str:

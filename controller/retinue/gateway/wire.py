@@ -43,17 +43,28 @@ Headers = list[tuple[str, str]]
 class Refusal(RetinueError):
     """A request ends in a typed error of ours; becomes one JSON answer."""
 
-    def __init__(self, status: int, kind: str, message: str, service: str = "", since_utc: float | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        message: str,
+        service: str = "",
+        since_utc: float | None = None,
+        node: str = "",
+        cause: str = "",
+    ) -> None:
         self.status = status
         self.kind = kind
         self.service = service
         self.since_utc = since_utc
+        self.node = node
+        self.cause = cause
         super().__init__(message)
 
     @property
     def is_ours(self) -> bool:
         """True when the fault is on our side: the outcome is `infra_failed`, never a score."""
-        return self.status == 409
+        return self.status in (409, 410)
 
     @classmethod
     def unavailable(cls, service: str, message: str, since_utc: float | None) -> "Refusal":
@@ -66,17 +77,24 @@ class Refusal(RetinueError):
         return cls(409, "retinue_bad_gateway", message, service)
 
     @classmethod
+    def gone(cls, service: str, message: str, node: str, cause: str) -> "Refusal":
+        """The one replica that could answer is no more, and what it had is lost. Final: 410."""
+        return cls(410, "infra_failed", message, service, None, node, cause)
+
+    @classmethod
     def bad_request(cls, message: str, service: str = "") -> "Refusal":
         """The request cannot be read or passed on."""
         return cls(400, "retinue_bad_request", message, service)
 
 
-class _Error(Record, frozen=True):
+class _Error(Record, frozen=True, omit_defaults=True):
     type: str
     service: str
     since: str | None
     retryable: bool
     message: str
+    node: str = ""
+    cause: str = ""
 
 
 class _ErrorBody(Record, frozen=True):
@@ -92,7 +110,7 @@ def build_error(refusal: Refusal) -> tuple[bytes, Headers]:
     since = None
     if refusal.since_utc is not None:
         since = datetime.fromtimestamp(refusal.since_utc, UTC).isoformat(timespec="seconds")
-    error = _Error(type=refusal.kind, service=refusal.service, since=since, retryable=False, message=str(refusal))
+    error = _Error(refusal.kind, refusal.service, since, False, str(refusal), refusal.node, refusal.cause)
     headers = [("Content-Type", "application/json"), ("X-Should-Retry", "false")]
     if refusal.is_ours:
         headers.append(("X-Retinue-Outcome", "infra_failed"))

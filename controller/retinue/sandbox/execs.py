@@ -49,6 +49,8 @@ class Command:
         self._started_s = 0.0
         self.result: ExecResult | None = None
         """None while it runs."""
+        self.after: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Done once it has ended, without having anybody wait."""
         self._after: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> ExecResult:
@@ -63,6 +65,8 @@ class Command:
         finally:
             self._live.running_count -= 1
             self._close()
+            if self.after is not None:
+                self._later(self.after())
         return self.result
 
     def view(self, name: str, wants_output: bool) -> ProcessView:
@@ -151,7 +155,7 @@ class Command:
         if self.stdin is not None:
             self.stdin.close()
 
-    def _later(self, work: Coroutine[Any, Any, int]) -> None:
+    def _later(self, work: Coroutine[Any, Any, object]) -> None:
         """Do it without having anybody wait: the sandbox obeys in order, so the next command comes after it."""
         task = asyncio.ensure_future(_without_loss(work))
         self._after.add(task)
@@ -194,7 +198,7 @@ class Command:
 
     def _build_not_run(self, refused: Refused) -> ExecResult:
         """It never ran, as when a shell cannot run something: the policy's own doing, whatever the reason."""
-        cause = f"cannot run {self.argv[0][:200]!r}: cannot {refused.step}: {os.strerror(refused.errno)}"
+        cause = f"cannot run {self.argv[0][:200]!r}: {os.strerror(refused.errno)} ({refused.step})"
         code = NOT_FOUND if refused.errno == errno.ENOENT else NOT_RUN
         return self._build(ExecOutcome.EXITED, cause=cause, code=code)
 
@@ -246,7 +250,7 @@ def find_kept(request: ExecRequest, default_bytes: int, most_bytes: int) -> Kept
     return KeptBytes(max(0, min(asked.head, most_bytes)), max(0, min(asked.tail, most_bytes)))
 
 
-async def _without_loss(work: Coroutine[Any, Any, int]) -> None:
+async def _without_loss(work: Coroutine[Any, Any, object]) -> None:
     try:
         await work
     except (LinkLost, Refused):

@@ -101,7 +101,7 @@ def stat_file(root_fd: int, path: bytes, follow: bool) -> Entry:
 
 def list_directory(root_fd: int, path: bytes, limit: int, stop: Stop) -> list[Entry]:
     """List a directory, by name; what is gone before it was looked at is left out."""
-    entries = []
+    entries: list[Entry] = []
     with translating("list", path):
         fd = openat.find(root_fd, path, openat.LIST)
         try:

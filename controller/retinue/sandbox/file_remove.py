@@ -14,6 +14,8 @@ from retinue.sandbox.file_lanes import Stop
 
 _DEEP_BYTES = 3000
 """Of a path; a directory's own name may take 255 more of the kernel's 4,095."""
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Removed meanwhile, or something else has the name now; that is then found in the directory above, not empty."""
 _REFILLED_MAX = 100
 """How often a directory may have something in it again, in all."""
 
@@ -68,7 +70,12 @@ class _Removal:
     def _empty(self, path: bytes) -> list[bytes]:
         """Remove what is no directory; gives the paths of what is."""
         below = []
-        dir_fd = self._open(path, openat.LIST)
+        try:
+            dir_fd = self._open(path, openat.LIST)
+        except OSError as error:
+            if error.errno in _GONE:
+                return []
+            raise
         try:
             with os.scandir(dir_fd) as found:
                 for item in found:
@@ -98,19 +105,20 @@ class _Removal:
     def _remove_empty(self, path: bytes) -> bool:
         """Remove a directory; False: it has something in it again."""
         head, _, name = path.rpartition(b"/")
-        dir_fd = self._open(head, openat.LOOK | os.O_DIRECTORY)
         try:
-            os.rmdir(name, dir_fd=dir_fd)
-            self.count += 1
-        except FileNotFoundError:
-            pass
+            dir_fd = self._open(head, openat.LOOK | os.O_DIRECTORY)
+            try:
+                os.rmdir(name, dir_fd=dir_fd)
+            finally:
+                os.close(dir_fd)
         except OSError as error:
+            if error.errno in _GONE:
+                return True
             self._refilled_count += 1
             if error.errno != errno.ENOTEMPTY or self._refilled_count > _REFILLED_MAX:
                 raise
             return False
-        finally:
-            os.close(dir_fd)
+        self.count += 1
         return True
 
     def _open(self, path: bytes, flags: int) -> int:

@@ -5,6 +5,7 @@ Holds no sandbox itself: the shards do. Whatever dies, the others go on.
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -39,6 +40,8 @@ from retinue.terms.record import from_json
 SWEEP_S = 0.5
 GROUND_BACKOFF_S = 0.5
 WEIGH_S = 5.0
+TOGETHER_S = 0.1
+"""Losses within so long are told as one."""
 DESTROYED = Ending("sandbox_destroyed", "it was destroyed")
 EXPIRED = Ending("sandbox_expired", "its lease ran out")
 STOPPING = "the sandbox host is stopping"
@@ -62,6 +65,8 @@ class Host:
         self.ground: Ground | None = None
         self.refusal = ""
         """Why no sandbox is made now, in words; empty: they are."""
+        self.is_stopping = False
+        self._lost_now: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -128,6 +133,7 @@ class Host:
     def stop(self) -> None:
         """Make no more."""
         self.refusal = STOPPING
+        self.is_stopping = True
 
     async def _destroy(self, seat: Seat, ending: Ending) -> None:
         try:
@@ -143,9 +149,20 @@ class Host:
         if happening.what == "zygote_lost" and self.ground is not None:
             self.ground.forget_zygote(happening.zygote)
         elif happening.what == "box_lost":
-            is_ours = happening.type == "infra_failed"
+            is_ours = happening.type == "infra_failed" and not self.is_stopping
             if self.seats.lose(happening.box, Ending(happening.type, happening.cause)) and is_ours:
-                self.standing.note_lost(f"sandbox {happening.box}: {happening.cause}", SANDBOX_LOST, 1)
+                self._note_lost_soon(happening.cause)
+
+    def _note_lost_soon(self, cause: str) -> None:
+        """Note a lost sandbox together with those that went with it: one zygote has thousands."""
+        if not self._lost_now:
+            asyncio.get_running_loop().call_later(TOGETHER_S, self._note_lost_now)
+        self._lost_now[cause] += 1
+
+    def _note_lost_now(self) -> None:
+        for cause, count in self._lost_now.items():
+            self.standing.note_lost(cause, SANDBOX_LOST, count)
+        self._lost_now.clear()
 
     def _lose_shard(self, slot: ShardSlot, cause: str) -> None:
         if self.ground is not None:
@@ -178,7 +195,7 @@ class Host:
             self.refusal = self.refusal or words
             self.standing.begin(HOST_CHANGED, words)
         else:
-            self.refusal = STOPPING if self.refusal == STOPPING else ""
+            self.refusal = STOPPING if self.is_stopping else ""
             self.standing.end(HOST_CHANGED)
 
     # --- memory of the node ---------------------------------------------------------------------

@@ -169,17 +169,18 @@ class Makes:
 
     async def _place(self, ground: Ground, image: Image, wanted: Wanted) -> Seat:
         """Have a shard make it. Errors: Again, ShardLost, LinkLost; Fault."""
-        slot = await self._choose()
-        try:
-            number = await ground.find_zygote(image, slot)
-        except Refused as refused:
-            raise Again(str(refused)) from None
-        request = wanted.request
-        order = BoxOrder(number, wanted.limits, request.env, request.workdir, wanted.uid, request.hostname, request.net)
+        request, slot = wanted.request, await self._choose()
         seat = Seat(self._seats.make_name(), slot, image, wanted.limits, wanted.weight, wanted.caller, request.key)
         self._seats.add(seat)
         with ExitStack() as unless_made:
             unless_made.callback(self._drop, seat)
+            try:
+                number = await ground.find_zygote(image, slot)
+            except Refused as refused:
+                raise Again(str(refused)) from None
+            order = BoxOrder(
+                number, wanted.limits, request.env, request.workdir, wanted.uid, request.hostname, request.net
+            )
             answer = await slot.peer.ask(Ask("create", seat.name), to_json(order))
             if answer.status != 200:
                 self._refuse(from_json(answer.body, ErrorBody), answer.status, ground, number)

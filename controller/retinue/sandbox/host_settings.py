@@ -13,7 +13,7 @@ from retinue.terms.record import Record
 BOXES_PER_SHARD = 8000
 """A control socket each, and room for pipes: the usual hard limit of descriptors is some ten thousands."""
 DEFAULT_COUNT = 8000
-OVERCOMMIT = 4
+OVERCOMMIT = 8
 """Few sandboxes come near their limits at the same time; when they do, the watch over the node's memory steps in."""
 _RESERVED_FDS = 200
 

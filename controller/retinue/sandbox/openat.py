@@ -31,7 +31,7 @@ PLAIN = BELOW | NO_SYMLINKS
 PATH_MAX_BYTES = 4095
 LOOK = os.O_PATH | os.O_CLOEXEC
 LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK
-_SAFE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+SAFE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 """With every open for reading or writing: never wait for a FIFO's other end or a lease, never take a terminal."""
 _RACE_TRIES = 128
 """A walk through ".." is given up by the kernel whenever anything on the machine is renamed meanwhile."""
@@ -161,7 +161,7 @@ def reopen(found_fd: int, flags: int) -> int:
     try:
         _check_regular(os.fstat(found_fd).st_mode)
         # By our own descriptor: the same file, whatever its name means by now.
-        return os.open(f"/proc/self/fd/{found_fd}", flags | _SAFE)
+        return os.open(f"/proc/self/fd/{found_fd}", flags | SAFE)
     finally:
         os.close(found_fd)
 
@@ -175,7 +175,7 @@ def open_for_writing(root_fd: int, path: bytes, mode: int) -> tuple[int, bool]:
     try:
         found_fd = find(root_fd, path)
     except FileNotFoundError:
-        fd = find(root_fd, path, os.O_WRONLY | os.O_CREAT | _SAFE, mode)
+        fd = find(root_fd, path, os.O_WRONLY | os.O_CREAT | SAFE, mode)
         try:
             _check_regular(os.fstat(fd).st_mode)
         except OSError:

@@ -1,5 +1,6 @@
 """What callers send to make a sandbox, checked; what a shard is told to make; and what is wrong in words. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from retinue.checks.settings import parse_duration, parse_size
@@ -169,7 +170,7 @@ def parse_quantity(where: str, kind: str, value: Quantity) -> int | float:
             return parse_duration(value) if kind == "duration" else parse_size(value)
         except ValueError as error:
             raise refuse(f"cannot use {where}: {error}") from None
-    if kind != "duration" and int(value) != value:
+    if kind != "duration" and not float(value).is_integer():
         raise refuse(f"cannot use {where} of {value!r}: it is a whole number")
     return float(value) if kind == "duration" else int(value)
 
@@ -180,6 +181,18 @@ def parse_duration_within(where: str, value: Quantity | None, default_s: float, 
     if not least_s <= seconds <= most_s:
         raise refuse(f"cannot use {where} of {value!r}: it is {least_s:g} to {most_s:g} s")
     return seconds
+
+
+def parse_number(words: Mapping[str, str], name: str, default: float, most: float) -> float:
+    """Read a number of a request's query. Errors: Fault 400."""
+    text = words.get(name, "")
+    try:
+        number = float(text) if text else default
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= most:
+        raise refuse(f"cannot use {name} of {text[:40]!r}: it is a number from 0 to {most:g}")
+    return number
 
 
 def check_create(request: CreateRequest) -> int:

@@ -261,10 +261,10 @@ class Desk:
             while chunk := await exchange.receive():
                 await response.write(chunk)
         except ShardLost:
-            # Cut off, not ended: a stream without its last line, or a chunked body without its end, is none.
+            # Cut off, not ended: nobody shall take what came for the whole.
             if request.transport is not None:
                 request.transport.abort()
-            raise ConnectionResetError("the shard died in the middle of a stream") from None
+            raise ConnectionResetError("a stream broke off") from None
         await response.write_eof()
         return response
 

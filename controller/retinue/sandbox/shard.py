@@ -213,8 +213,8 @@ class Shard:
             case _:
                 return await execs.show(ask)
 
-    async def _use_files(self, exchange: Exchange, ask: Ask, body: bytes) -> Answer | None:
-        return await answer_files(exchange, self._find(ask), ask, body)
+    async def _use_files(self, exchange: Exchange, ask: Ask, _body: bytes) -> Answer | None:
+        return await answer_files(exchange, self._find(ask), ask)
 
     # --- zygotes --------------------------------------------------------------------------
 

@@ -3,12 +3,12 @@
 import asyncio
 import signal
 from collections import OrderedDict
-from urllib.parse import unquote
 
 from retinue.sandbox.exec_records import ENV_MAX_COUNT, OUTPUT_MAX_BYTES, ExecRequest, ExecResult, KeptBytes
 from retinue.sandbox.execs import Command, find_kept
-from retinue.sandbox.requests import Fault, check_env, refuse
+from retinue.sandbox.requests import Fault, check_env, parse_number, refuse
 from retinue.sandbox.shard_box import LiveBox
+from retinue.sandbox.shard_files import remove_script, write_script
 from retinue.sandbox.shard_link import Exchange
 from retinue.sandbox.shard_stream import stream_command
 from retinue.sandbox.shard_wire import Answer, Ask, Body
@@ -51,12 +51,11 @@ class Execs:
             return _answer(await asyncio.shield(known))
         if self._live.running_count >= COMMANDS_MAX:
             raise Fault(429, "sandbox_full", f"cannot run more than {COMMANDS_MAX} commands at once", retry_after_s=1)
+        kept = KeptBytes() if request.stream else find_kept(request, self._live.limits.output, OUTPUT_MAX_BYTES)
+        command = await self._prepare(request, kept)
         if request.stream:
-            command = Command(self._live, request, build_argv(request), KeptBytes(), self._node)
             await stream_command(exchange, command)
             return None
-        kept = find_kept(request, self._live.limits.output, OUTPUT_MAX_BYTES)
-        command = Command(self._live, request, build_argv(request), kept, self._node)
         if request.background:
             return self._start_background(command)
         if request.key is not None:
@@ -70,7 +69,7 @@ class Execs:
     async def show(self, ask: Ask) -> Answer:
         """Show one, after it ended or after `wait_s`."""
         command = self._find(ask)
-        wait_s = parse_number(ask, "wait_s", 0.0, WAIT_MAX_S)
+        wait_s = parse_number(ask.words, "wait_s", 0.0, WAIT_MAX_S)
         task = next((task for task in self._tasks if task.get_name() == ask.words["process"]), None)
         if wait_s and task is not None and command.result is None:
             await asyncio.wait([task], timeout=wait_s)
@@ -83,7 +82,7 @@ class Execs:
         if stream not in ("stdout", "stderr"):
             raise refuse(f"cannot read stream {stream[:40]!r}: there are stdout, stderr")
         kept = command.stdout if stream == "stdout" else command.stderr
-        at, data = kept.read_from(int(parse_number(ask, "offset", 0, 2**62)))
+        at, data = kept.read_from(int(parse_number(ask.words, "offset", 0, 2**62)))
         headers = {
             "X-Offset": str(at),
             "X-Next-Offset": str(at + len(data)),
@@ -125,6 +124,16 @@ class Execs:
         return _answer({"written": len(body)})
 
     # --- ways of running ------------------------------------------------------------------
+
+    async def _prepare(self, request: ExecRequest, kept: KeptBytes) -> Command:
+        argv, path = build_argv(request), ""
+        if argv is None and request.script is not None:
+            path = await write_script(self._live, request.script)
+            argv = [request.shell, path]
+        command = Command(self._live, request, argv or [], kept, self._node)
+        if path:
+            command.after = lambda: remove_script(self._live, path)
+        return command
 
     def _start_background(self, command: Command) -> Answer:
         self._next += 1
@@ -191,10 +200,12 @@ def parse_exec(body: bytes) -> ExecRequest:
     return request
 
 
-def build_argv(request: ExecRequest) -> list[str]:
-    """Build what is run."""
+def build_argv(request: ExecRequest) -> list[str] | None:
+    """Build what is run; None: the script is longer than a word may be."""
     if request.script is None:
         return request.argv
+    if len(request.script.encode("utf-8", "replace")) > WORD_MAX_BYTES:
+        return None
     return [request.shell, "-c", request.script]
 
 
@@ -206,18 +217,6 @@ def parse_signal(value: int | str) -> int:
         return int(signal.Signals["SIG" + value.upper().removeprefix("SIG")])
     except KeyError:
         raise ValueError(f"{value[:40]!r} is no signal") from None
-
-
-def parse_number(ask: Ask, name: str, default: float, most: float) -> float:
-    """Read a number of the query. Errors: Fault 400."""
-    text = unquote(ask.words.get(name, ""))
-    try:
-        number = float(text) if text else default
-    except ValueError:
-        raise refuse(f"cannot use {name} of {text[:40]!r}: it is a number") from None
-    if not 0 <= number <= most:
-        raise refuse(f"cannot use {name} of {text[:40]!r}: it is 0 to {most:g}")
-    return number
 
 
 def _answer(value: object, status: int = 200) -> Answer:

@@ -39,6 +39,7 @@ class Exchange:
         """Front only."""
         self._chunks: deque[bytes] = deque()
         self._is_whole = False
+        self._is_broken = False
         self._credit = WINDOW_BYTES
         self._changed: asyncio.Event | None = None
         """Made by the first who waits: most exchanges have no stream."""
@@ -54,11 +55,17 @@ class Exchange:
         """Say that our stream is whole."""
         self._peer.write(FrameKind.END, self.number)
 
+    def break_off(self) -> None:
+        """Say that our stream will never be whole."""
+        self._peer.write(FrameKind.BREAK, self.number)
+
     async def receive(self) -> bytes:
         """Take the next piece of the other end's stream; empty at its end. Errors: ShardLost."""
         while not self._chunks:
             if self._is_whole:
                 return b""
+            if self._is_broken:
+                raise ShardLost("cannot read on: the stream broke off")
             await self._wait()
         chunk = self._chunks.popleft()
         self._peer.write(FrameKind.ACK, self.number, len(chunk).to_bytes(4, "little"))
@@ -77,6 +84,8 @@ class Exchange:
             self._chunks.append(payload)
         elif kind is FrameKind.END:
             self._is_whole = True
+        elif kind is FrameKind.BREAK:
+            self._is_broken = True
         elif kind is FrameKind.ACK:
             self._credit += int.from_bytes(payload, "little")
         self.wake()

@@ -36,6 +36,8 @@ class FrameKind(IntEnum):
     """Either way: so many bytes of the stream were read."""
     CANCEL = 6
     """Front to shard: nobody waits for the answer any more."""
+    BREAK = 8
+    """Shard to front: the stream goes on no more, and is not whole."""
     EVENT = 7
     """Shard to front, about no exchange."""
 

@@ -39,7 +39,7 @@ class Unpacked:
         unpacked = cls(space, path)
         try:
             code, text = await _run_unsquashfs(opened, path)
-            _check_end(opened.name, code, text, path)
+            check_end(opened.name, code, text, path)
         except (ImageRefused, ImageFailed, asyncio.CancelledError):
             await unpacked.close()
             raise
@@ -79,7 +79,8 @@ async def _run_unsquashfs(opened: Opened, path: Path) -> tuple[int, str]:
             await process.wait()
 
 
-def _check_end(name: str, code: int, text: str, path: Path) -> None:
+def check_end(name: str, code: int, text: str, path: Path) -> None:
+    """Refuse an end of unsquashfs that lost more than what no sandbox has. Errors: ImageRefused, ImageFailed."""
     complaints = [line for line in text.splitlines() if line.strip() and not _HARMLESS.search(line)]
     if code == 0 or (code == 2 and not complaints):
         return

@@ -3,12 +3,16 @@
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from retinue.channel.messages import Backend, Membership, Peer, Route
+from retinue.channel.messages import Backend, Gone, Membership, Peer, Route
 from retinue.plan.records import Plan, ServicePlan
 from retinue.supervise.nodes import Nodes
 from retinue.supervise.seat import Seat
+from retinue.terms.record import replace
 from retinue.terms.replica import OnExhausted, Phase
 
+SANDBOX = "sandbox"
+CAUSE_CHARS = 300
+"""Of what became of one replica."""
 FALLBACK_COUNT = 8
 """Other nodes' replicas a gateway is told of for a per-node service: enough to survive its own node's
 restart; all of them would cost nodes x nodes."""
@@ -26,6 +30,9 @@ class RouteBook:
     dependants') share a TOLD_IN_ALL of their own: where they are few, they know all replicas.
 
     A window may lack the node's own replicas; other nodes' gateways send there all the same (`hidden`).
+
+    A sandbox is used through the gateway that it was made through, so a window of sandbox replicas never moves: those
+    in it that run and are not ready are told too, and what became of those that do not run.
     """
 
     def __init__(self, plan: Plan, seats: Mapping[str, Seat], nodes: Nodes) -> None:
@@ -45,7 +52,7 @@ class RouteBook:
     def _find_peers(self, node: str, routes: Sequence[Route]) -> tuple[Peer, ...]:
         if not self._peers:
             return ()
-        named = dict.fromkeys(backend.node for route in routes for backend in route.backends)
+        named = dict.fromkeys(one.node for route in routes for one in (*route.backends, *route.unready))
         return tuple(self._peers[name] for name in named if name != node and name in self._peers)
 
 
@@ -54,15 +61,15 @@ class _Shelf:
 
     def __init__(self, plan: Plan, service: ServicePlan, seats: Mapping[str, Seat], nodes: Nodes) -> None:
         mine = [seats[key] for key in service.replicas]
+        self._mine, self._network = mine, nodes
+        self._is_sandbox = service.kind == SANDBOX
+        self._fixed: dict[tuple[int, int], Route] = {}
         self._places: list[int] = []
         """Place in the plan of each backend: windows are found by it."""
         self._backends: list[Backend] = []
         self._own: dict[str, list[Backend]] = {}
         for place, seat in enumerate(mine):
-            if seat.replica.phase is Phase.READY and seat.port is not None:
-                on = seat.place.node
-                host = nodes.find_listen_host(on) if seat.place.launch.listen == "node" else "127.0.0.1"
-                backend = Backend(seat.replica.id, seat.replica.incarnation, on, host, seat.port)
+            if seat.replica.phase is Phase.READY and (backend := _build_backend(seat, nodes)) is not None:
                 self._places.append(place)
                 self._backends.append(backend)
                 self._own.setdefault(backend.node, []).append(backend)
@@ -75,6 +82,12 @@ class _Shelf:
 
     def build_route(self, node: str, at: int) -> Route:
         """Build the route as one node's gateway sees it; `at` is the node's place among all."""
+        if self._is_sandbox:
+            width = min(self._planned, self._widths[node in self._callers])
+            first = at * self._planned // self._nodes if width < self._planned else 0
+            if (first, width) not in self._fixed:
+                self._fixed[first, width] = self._build_fixed((self._mine + self._mine)[first : first + width])
+            return self._fixed[first, width]
         if self._is_per_node:
             own = self._own.get(node, [])
             others = [backend for backend in self._cut(at, FALLBACK_COUNT + len(own)) if backend.node != node]
@@ -87,10 +100,22 @@ class _Shelf:
     def list_hidden(self, node: str, route: Route) -> list[Backend]:
         """List the node's own backends that its route leaves out."""
         own = self._own.get(node)
-        if not own or route is self._whole or self._is_per_node:
+        if not own or route is self._whole or (self._is_per_node and not self._is_sandbox):
             return []
         told = {backend.replica for backend in route.backends}
         return [backend for backend in own if backend.replica not in told]
+
+    def _build_fixed(self, window: list[Seat]) -> Route:
+        """Build a route of replicas that are the same for the whole run, with what is to be said of each."""
+        ready = self._list_backends(window, Phase.READY)
+        unready = self._list_backends(window, Phase.UNREADY)
+        told = {backend.replica for backend in (*ready, *unready)}
+        gone = tuple(_build_gone(seat) for seat in window if seat.replica.id not in told and _has_run(seat))
+        return replace(self._whole, backends=ready, is_sandbox=True, unready=unready, gone=gone)
+
+    def _list_backends(self, window: list[Seat], phase: Phase) -> tuple[Backend, ...]:
+        mine = (_build_backend(seat, self._network) for seat in window if seat.replica.phase is phase)
+        return tuple(backend for backend in mine if backend is not None)
 
     def _cut(self, at: int, width: int) -> list[Backend]:
         first = bisect_left(self._places, at * self._planned // self._nodes)
@@ -98,15 +123,7 @@ class _Shelf:
         return window + self._backends[: min(first, width - len(window))]
 
     def _with(self, backends: Sequence[Backend]) -> Route:
-        whole = self._whole
-        return Route(
-            service=whole.service,
-            backends=tuple(backends),
-            is_per_node=whole.is_per_node,
-            hold_s=whole.hold_s,
-            unready_since_utc=whole.unready_since_utc,
-            cause=whole.cause,
-        )
+        return replace(self._whole, backends=tuple(backends))
 
 
 def _find_callers(plan: Plan, service: ServicePlan, seats: Mapping[str, Seat]) -> frozenset[str]:
@@ -130,6 +147,25 @@ def _build_route(plan: Plan, service: ServicePlan, mine: Sequence[Seat], backend
         unready_since_utc=None if backends else max((seat.changed_utc for seat in mine), default=0.0),
         cause="" if backends else _describe(mine),
     )
+
+
+def _build_backend(seat: Seat, nodes: Nodes) -> Backend | None:
+    """Build where a replica is reached; None: it has no port yet."""
+    if seat.port is None:
+        return None
+    on = seat.place.node
+    host = nodes.find_listen_host(on) if seat.place.launch.listen == "node" else "127.0.0.1"
+    return Backend(seat.replica.id, seat.replica.incarnation, on, host, seat.port)
+
+
+def _has_run(seat: Seat) -> bool:
+    """Tell whether there was an incarnation that may have had sandboxes, and is no more or about to be."""
+    replica = seat.replica
+    return replica.incarnation > 1 or (replica.incarnation == 1 and replica.phase is not Phase.STARTING)
+
+
+def _build_gone(seat: Seat) -> Gone:
+    return Gone(seat.replica.id, seat.place.node, _describe([seat])[:CAUSE_CHARS])
 
 
 def _describe(seats: Sequence[Seat]) -> str:
