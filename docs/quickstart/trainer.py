@@ -3,8 +3,9 @@
 1. Plain requests to three services through RETINUE_<SERVICE>_URL, without a pause (callers.py).
 2. 348 math answers, right and wrong, and 24 that hang or crash a checker, through `retinue.client`.
 3. Six SIGKILLs on the way (nightmares.py): a replica, the agent, the checks' warm parent, the controller, ...
+4. 32 coding answers in sandboxes, a third of which flood, fork, hang or try to get out (coding.py).
 
-At the end: no request lost, no answer without an outcome, and no outage in the place of a score.
+At the end: no request lost, no answer without an outcome, no outage in the place of a score, no sandbox left.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from callers import Callers
+from coding import play_coding
 from nightmares import PARTS, kill
 
 from retinue.client import SCORELESS, Check, Outcome, Retinue
@@ -129,6 +131,7 @@ async def main() -> int:
     print_table(rows, outcomes)
     print(f"requests: {callers.describe()}", flush=True)
     mistakes = find_mistakes(rows, outcomes) + [f"lost request: {cause}" for cause in callers.lost]
+    mistakes += await play_coding()
     for mistake in mistakes[:10]:
         print(f"  {mistake}", file=sys.stderr)
     return 1 if mistakes else 0

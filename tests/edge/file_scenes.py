@@ -1,10 +1,10 @@
 """A root to use files in, with something beside it that must never be touched; tar archives made by other programs."""
 
+import asyncio
 import io
 import os
-import shutil
+import subprocess
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,9 @@ class Ground:
 
     def close(self) -> None:
         os.close(self.fd)
-        for folder, _, _ in os.walk(self.root):
-            os.chmod(folder, 0o700)
-        # Trees of these tests may be deeper than pytest can remove.
-        shutil.rmtree(self.root, ignore_errors=True)
+        # Trees of these tests may be deeper than Python can walk, and closed to their owner.
+        subprocess.run(["chmod", "-R", "u+rwX", self.root], check=True)
+        subprocess.run(["rm", "-rf", self.root], check=True)
 
     def is_outside_untouched(self) -> bool:
         return self._show_outside() == self._before
@@ -85,6 +84,42 @@ async def find_reason(call: Any) -> Reason:
     raise AssertionError("it was not refused")
 
 
+async def list_refusals(call: Any) -> list[Reason]:
+    """Why a call is refused; empty: it is not."""
+    try:
+        await call
+    except FileRefused as refused:
+        return [refused.reason]
+    return []
+
+
+async def settle(count: int) -> None:
+    """Wait until so many descriptors are open: some are closed in a thread."""
+    async with asyncio.timeout(10):
+        while count_fds() != count:  # noqa: ASYNC110  the kernel sets no Event
+            await asyncio.sleep(0.01)
+
+
+def make_sparse(path: Path, size: int, *pieces: tuple[int, bytes]) -> Path:
+    """Make a file of holes with a few pieces in it."""
+    with open(path, "wb") as file:
+        for offset, data in pieces:
+            file.seek(offset)
+            file.write(data)
+        file.truncate(size)
+    return path
+
+
+def run_tar(*words: str | Path, data: bytes = b"") -> bytes:
+    """Run GNU tar."""
+    return subprocess.run(["tar", *words], input=data, capture_output=True, check=True).stdout
+
+
+def is_same(first: Path, second: Path) -> bool:
+    """Whether two trees have the same names and contents, links as links."""
+    return subprocess.run(["diff", "-r", "--no-dereference", first, second], check=False).returncode == 0
+
+
 def make_tar(*entries: "tarfile.TarInfo | tuple[tarfile.TarInfo, bytes]", form: int = tarfile.PAX_FORMAT) -> bytes:
     """An archive with exactly these entries, by Python's tarfile."""
     buffer = io.BytesIO()
@@ -128,6 +163,3 @@ def read_tar(data: bytes) -> dict[str, tarfile.TarInfo]:
 
 def count_fds() -> int:
     return len(os.listdir("/proc/self/fd"))
-
-
-Act = Callable[[], None]

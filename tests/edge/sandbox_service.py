@@ -20,7 +20,7 @@ from retinue.sandbox.host_settings import HostSettings
 from retinue.sandbox.requests import Limits
 from retinue.sandbox.server import Desk
 
-TOOLS = "sh cat ls true false sleep id mkdir rm dd cp head tail wc seq yes kill touch mkfifo tar pwd env ln printf"
+TOOLS = "sh cat ls true false sleep id mkdir rm dd cp head tail wc seq yes kill touch mkfifo tar pwd env ln printf setsid"
 MIB = 2**20
 LIMITS = Limits(disk=32 * MIB, inodes=1000, memory=128 * MIB, pids=64, wall=60.0, output=64 * 1024)
 BUDGET = Weight(1000, 2**42, 10**7)
@@ -136,11 +136,13 @@ async def real_service(base: Path, **fields: Any) -> AsyncGenerator[Service, Non
         async with open_host(settings) as host:
             runner = web.ServerRunner(Desk(host).build_server(), shutdown_timeout=0.1)
             await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            port = runner.addresses[0][1]
-            await until(lambda: host.is_ready and all(slot.is_ready.is_set() for slot in host.shards.slots), 60)
-            connector = aiohttp.TCPConnector(limit=0)
-            async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector) as session:
-                yield Service(host, session, image)
-            await runner.cleanup()
+            try:
+                await web.TCPSite(runner, "127.0.0.1", 0).start()
+                port = runner.addresses[0][1]
+                await until(lambda: host.is_ready and all(slot.is_ready.is_set() for slot in host.shards.slots), 60)
+                connector = aiohttp.TCPConnector(limit=0)
+                async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector) as session:
+                    yield Service(host, session, image)
+            finally:
+                await runner.cleanup()
     await until(lambda: not list_descendants(os.getpid()) - before)

@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import stat
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +17,17 @@ from file_scenes import (
     file,
     find_reason,
     hardlink,
+    is_same,
+    make_sparse,
     make_tar,
+    run_tar,
+    settle,
     symlink,
     upload,
 )
 
 from retinue.sandbox import files
-from retinue.sandbox.file_errors import FileRefused, Reason
+from retinue.sandbox.file_errors import Reason
 from retinue.sandbox.file_records import TransferLimits
 
 MIB = 2**20
@@ -36,13 +39,6 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
     yield made
     assert made.is_outside_untouched()
     made.close()
-
-
-async def settle(count: int) -> None:
-    """Descriptors are closed in a thread."""
-    async with asyncio.timeout(10):
-        while count_fds() != count:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_everything_an_archive_may_hold_arrives_with_mode_and_time(ground: Ground) -> None:
@@ -109,10 +105,9 @@ async def test_no_entry_leaves_through_a_link(ground: Ground, way: str, path: st
     if way == "planted before":
         (top / "l").symlink_to(ground.outside)
     data = make_tar(*entries, file("l/secret", b"overwritten"), file("l/new", b"made"), directory("l/newdir"))
-    try:
-        await ground.upload(data, path)
-    except FileRefused as refused:
-        assert refused.reason in (Reason.OUTSIDE, Reason.LINK, Reason.EXISTS, Reason.NOT_A_DIRECTORY)
+    # Below "/" the same link leads to something inside, which is not there.
+    reason = Reason.OUTSIDE if path == "/in" else Reason.NOT_A_DIRECTORY
+    assert await find_reason(ground.upload(data, path)) is reason
 
 
 async def test_a_file_replaces_a_link_and_is_not_written_through_it(ground: Ground) -> None:
@@ -206,29 +201,24 @@ async def test_a_path_of_two_thousand_parts_is_made_and_a_longer_one_refused(gro
 async def test_holes_that_gnu_tar_wrote_are_holes_again(ground: Ground, tmp_path: Path, form: str) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    with open(source / "sparse", "wb") as sparse:
-        for number in range(1, 40):
-            sparse.seek(number * 2 * MIB)
-            sparse.write(b"%d" % number * 4096)
-        sparse.truncate(100 * MIB)
-    with open(source / "hole", "wb") as hole:
-        hole.truncate(10 * MIB)
+    pieces = [(number * 2 * MIB, b"%d" % number * 4096) for number in range(1, 40)]
+    make_sparse(source / "sparse", 100 * MIB, *pieces)
+    make_sparse(source / "hole", 10 * MIB)
     words = ["--format=gnu"] if form == "gnu" else ["--format=posix"]
     words += [f"--sparse-version={form}"] if "." in form else []
-    made = subprocess.run(["tar", "-C", source, "--sparse", *words, "-c", "."], capture_output=True, check=True)
-    assert len(made.stdout) < 2 * MIB
-    assert (await ground.upload(made.stdout)).files == 2
+    made = run_tar("-C", source, "--sparse", *words, "-c", ".")
+    assert len(made) < 2 * MIB
+    assert (await ground.upload(made)).files == 2
     for name in ("sparse", "hole"):
         assert (ground.root / "in" / name).read_bytes() == (source / name).read_bytes()
         assert (ground.root / "in" / name).stat().st_blocks * 512 < 2 * MIB
 
 
 async def test_a_terabyte_of_holes_counts_as_a_terabyte(ground: Ground, tmp_path: Path) -> None:
-    with open(tmp_path / "huge", "wb") as huge:
-        huge.truncate(2**40)
-    made = subprocess.run(["tar", "-C", tmp_path, "-Sc", "huge"], capture_output=True, check=True)
-    assert await find_reason(ground.upload(made.stdout)) is Reason.TOO_LARGE
-    assert (await ground.upload(made.stdout, bytes=2**41)).bytes == 2**40
+    make_sparse(tmp_path / "huge", 2**40)
+    made = run_tar("-C", tmp_path, "-Sc", "huge")
+    assert await find_reason(ground.upload(made)) is Reason.TOO_LARGE
+    assert (await ground.upload(made, bytes=2**41)).bytes == 2**40
 
 
 async def test_what_other_programs_pack_arrives_whole(ground: Ground, tmp_path: Path) -> None:
@@ -237,9 +227,9 @@ async def test_what_other_programs_pack_arrives_whole(ground: Ground, tmp_path: 
     (source / "line\nbreak").write_bytes(b"x")
     (source / os.fsdecode(b"bad\xff")).write_bytes(b"y")
     for form in ("v7", "oldgnu", "gnu", "ustar", "posix"):
-        made = subprocess.run(["tar", "-C", source, f"--format={form}", "-c", "."], capture_output=True, check=True)
-        await ground.upload(made.stdout, f"/{form}")
-        assert subprocess.run(["diff", "-r", source, ground.root / form], check=False).returncode == 0
+        made = run_tar("-C", source, f"--format={form}", "-c", ".")
+        await ground.upload(made, f"/{form}")
+        assert is_same(source, ground.root / form)
 
 
 async def test_a_stream_that_dawdles_is_ended_and_leaves_nothing(ground: Ground) -> None:

@@ -7,7 +7,16 @@ import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
-from retinue.gateway.faults import BLAMES, CAUSE_CHARS, Blame, Fault, build_fault, parse_fault, translate_error
+from retinue.gateway.faults import (
+    BLAMES,
+    CAUSE_CHARS,
+    Blame,
+    Fault,
+    build_fault,
+    parse_fault,
+    translate_error,
+    translate_way_error,
+)
 
 KEY = ConnectionKey("127.0.0.1", 1, False, True, None, None, None)
 
@@ -27,10 +36,19 @@ def test_every_error_of_the_client_library_is_one_we_thought_of() -> None:
     assert fallback is aiohttp.ClientError
 
 
-@pytest.mark.parametrize("number", [errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT])
+@pytest.mark.parametrize("number", [errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT])
 def test_a_connect_that_failed_is_the_backends_absence(number: int) -> None:
     fault = translate_error(aiohttp.ClientConnectorError(KEY, OSError(number, "x")))
     assert fault.blame is Blame.UNREACHED
+
+
+def test_a_port_where_nobody_listens_is_a_backend_that_is_gone_and_not_one_that_a_network_hides() -> None:
+    refused = aiohttp.ClientConnectorError(KEY, OSError(errno.ECONNREFUSED, "x"))
+    assert translate_error(refused).blame is Blame.GONE
+    assert translate_error(aiohttp.ConnectionTimeoutError()).blame is Blame.UNREACHED
+    # On the way to another node's gateway it says nothing of the backend there.
+    assert translate_way_error(refused).blame is Blame.UNREACHED
+    assert translate_way_error(aiohttp.ServerDisconnectedError()).blame is Blame.BROKEN
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM])

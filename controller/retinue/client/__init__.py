@@ -1,13 +1,51 @@
 """What rollouts import: `from retinue.client import Retinue, SyncRetinue, Outcome`.
 
-Promises that an outage is an outcome and never a score, that every wait has a
+Promises that an outage is an outcome and never a score (of a sandbox: `SandboxLost`), that every wait has a
 deadline and that no row is lost. Imports the standard library and the terms only.
 """
 
 from retinue.client.endpoints import Endpoint
 from retinue.client.question import Check
 from retinue.client.rollouts import Retinue
+from retinue.client.sandbox import Sandbox
+from retinue.client.sandbox_errors import (
+    SandboxGone,
+    SandboxKilled,
+    SandboxLost,
+    SandboxNoFile,
+    SandboxRefused,
+    SandboxUnsure,
+)
+from retinue.client.sandbox_process import CommandStream, Process
+from retinue.client.sandbox_records import Ended, EndKind, Entry, Output, Piece, Running, Stretch, Uploaded
+from retinue.client.sandbox_sync import SyncSandbox
 from retinue.client.sync import SyncRetinue
 from retinue.terms.outcome import SCORELESS, Outcome, OutcomeKind
 
-__all__ = ["SCORELESS", "Check", "Endpoint", "Outcome", "OutcomeKind", "Retinue", "SyncRetinue"]
+__all__ = [
+    "SCORELESS",
+    "Check",
+    "CommandStream",
+    "EndKind",
+    "Ended",
+    "Endpoint",
+    "Entry",
+    "Outcome",
+    "OutcomeKind",
+    "Output",
+    "Piece",
+    "Process",
+    "Retinue",
+    "Running",
+    "Sandbox",
+    "SandboxGone",
+    "SandboxKilled",
+    "SandboxLost",
+    "SandboxNoFile",
+    "SandboxRefused",
+    "SandboxUnsure",
+    "Stretch",
+    "SyncRetinue",
+    "SyncSandbox",
+    "Uploaded",
+]

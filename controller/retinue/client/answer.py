@@ -91,7 +91,7 @@ class Answer:
         self._is_done = self._left == 0 and not self._is_chunked
         return piece
 
-    async def read_whole(self) -> bytes:
+    async def read_whole(self, bytes_max: int = BODY_BYTES_MAX) -> bytes:
         """Return the whole body.
 
         Errors: Broken, also when it is longer than any answer of ours.
@@ -99,8 +99,8 @@ class Answer:
         whole = bytearray()
         while piece := await self.read_piece():
             whole += piece
-            if len(whole) > BODY_BYTES_MAX:
-                raise Broken(f"unreadable answer: more than {BODY_BYTES_MAX} bytes")
+            if len(whole) > bytes_max:
+                raise Broken(f"unreadable answer: more than {bytes_max} bytes")
         return bytes(whole)
 
     async def read_line(self) -> bytes | None:

@@ -1,7 +1,7 @@
 """`Retinue`: what an environment's rollouts call.
 
-Checks, endpoints and the gate. After arguments are right no call raises for an
-outage, every wait has a deadline, and no row is lost.
+Checks, sandboxes, endpoints and the gate. After arguments are right no check raises
+for an outage, every wait has a deadline, and no row is lost.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from retinue import __version__
 from retinue.client.asking import Line, build_default_deadline, check_one
@@ -18,7 +18,9 @@ from retinue.client.endpoints import Endpoint, Endpoints, find_unready, read_end
 from retinue.client.http import parse_target
 from retinue.client.pools import Pools
 from retinue.client.question import Check, Question, check_question, check_questions, check_seconds
-from retinue.client.site import CHECKS, HOLD_OUTSIDE_S, Site, find_url, read_site
+from retinue.client.sandbox import Sandbox
+from retinue.client.sandbox_create import SandboxOptions, build_create
+from retinue.client.site import CHECKS, HOLD_OUTSIDE_S, SANDBOX, Site, find_url, read_site
 from retinue.errors import NotReadyError, TransientError, UsageError
 from retinue.terms.outcome import Outcome
 from retinue.terms.record import replace
@@ -121,6 +123,27 @@ class Retinue:
         questions = check_questions(checks)
         self._find_url(service)
         return self._stream(questions, service, deadline_s)
+
+    def sandbox(
+        self,
+        image: str | os.PathLike[str],
+        *,
+        service: str = SANDBOX,
+        deadline_s: float | None = None,
+        **options: Unpack[SandboxOptions],
+    ) -> Sandbox:
+        """Prepare a sandbox: `async with retinue.sandbox(image) as box` makes it, and destroys it on the way out.
+
+        Shape:  `image` is a name in the store, or the path of a SIF or squashfs file or of a directory.
+        Units:  deadline_s of the whole create; None: a minute more than `queue_s`, and the run's hold.
+        Errors: TypeError, ValueError, UsageError for wrong arguments or a closed client; those of an outage, and of
+                what the service refuses, when it is entered.
+        """
+        self._pools.check_open()
+        check_seconds(deadline_s, "deadline_s")
+        create = build_create(os.fspath(image), options)
+        self._find_url(service)
+        return Sandbox(lambda: self._open_line(service), create, deadline_s)
 
     def endpoints(self) -> dict[str, Endpoint]:
         """Return the run's services as they are now.

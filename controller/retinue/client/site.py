@@ -13,7 +13,9 @@ from retinue.terms.record import DecodeError, Record, from_json
 from retinue.terms.run import PLAN
 
 CHECKS = "checks"
-"""The default service, and the kind that stands in for it when no service has that name."""
+"""The default service of a kind, and the kind that stands in for it when no service has that name."""
+SANDBOX = "sandbox"
+DEFAULTS = (CHECKS, SANDBOX)
 HOLD_S = 900.0
 """`run.hold` when the plan does not say."""
 HOLD_OUTSIDE_S = 60.0
@@ -65,7 +67,7 @@ def read_site(env: Mapping[str, str], node: str) -> Site:
 def find_url(site: Site, service: str) -> str:
     """Find the URL of a service.
 
-    Shape:  for "checks", when nothing has that name, the one service of kind checks.
+    Shape:  for "checks" and "sandbox", when nothing has that name, the one service of that kind.
     Errors: UsageError names the services there are.
     """
     url = site.urls.get(service) or site.variables.get(f"RETINUE_{name_variable(service)}_URL")
@@ -88,8 +90,8 @@ def _pick_url(found: Endpoints, service: str) -> str:
         return named.url
     if named is not None:
         raise UsageError(f"cannot call {service!r}: it is not an HTTP service")
-    of_kind = {name: endpoint.url for name, endpoint in found.services.items() if endpoint.kind == CHECKS}
-    urls = [url for url in of_kind.values() if url] if service == CHECKS else []
+    of_kind = {name: endpoint.url for name, endpoint in found.services.items() if endpoint.kind == service}
+    urls = [url for url in of_kind.values() if url] if service in DEFAULTS else []
     if len(urls) == 1:
         return urls[0]
     if urls:

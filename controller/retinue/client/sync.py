@@ -10,12 +10,14 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from retinue.client.endpoints import Endpoint
 from retinue.client.question import Check
 from retinue.client.rollouts import GATE_S, Retinue
-from retinue.client.site import CHECKS, HOLD_OUTSIDE_S
+from retinue.client.sandbox_create import SandboxOptions
+from retinue.client.sandbox_sync import SyncSandbox
+from retinue.client.site import CHECKS, HOLD_OUTSIDE_S, SANDBOX
 from retinue.errors import PermanentError, UsageError
 from retinue.terms.outcome import Outcome
 
@@ -96,6 +98,19 @@ class SyncRetinue:
         """Check many, as `Retinue.check_many` does; leaving the loop early ends what is not finished."""
         self._check_open()
         return self._drain(self._retinue.check_many(checks, service=service, deadline_s=deadline_s))
+
+    def sandbox(
+        self,
+        image: str | os.PathLike[str],
+        *,
+        service: str = SANDBOX,
+        deadline_s: float | None = None,
+        **options: Unpack[SandboxOptions],
+    ) -> SyncSandbox:
+        """Prepare a sandbox, as `Retinue.sandbox` does: `with retinue.sandbox(image) as box`."""
+        self._check_open()
+        prepared = self._retinue.sandbox(image, service=service, deadline_s=deadline_s, **options)
+        return SyncSandbox(self._run, prepared)
 
     def endpoints(self) -> dict[str, Endpoint]:
         """Return the run's services as they are now, as `Retinue.endpoints` does."""

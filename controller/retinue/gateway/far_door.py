@@ -14,9 +14,9 @@ from retinue.channel.admission import Admission
 from retinue.channel.context import limit_tls_buffers
 from retinue.gateway.bodies import RequestBody
 from retinue.gateway.control import HAS_CONTROLLER, HAS_NONE, WHETHER_CONTROLLER
+from retinue.gateway.exchange import Exchange
 from retinue.gateway.far import HANDSHAKE_S, PING, Hop
 from retinue.gateway.faults import Blame, Fault, build_fault
-from retinue.gateway.exchange import Exchange
 from retinue.gateway.front import SERVER_WORDS
 from retinue.gateway.proxy import Proxy
 from retinue.gateway.pulse import Pulse

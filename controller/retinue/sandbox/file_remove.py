@@ -12,8 +12,8 @@ from retinue.sandbox import openat
 from retinue.sandbox.file_acts import translating
 from retinue.sandbox.file_lanes import Stop
 
-_DEEP_BYTES = 3000
-"""Of a path; a directory's own name may take 255 more of the kernel's 4,095."""
+_DEEP_BYTES = 512
+"""Of a path: the kernel looks up every part of it each time."""
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """Removed meanwhile, or something else has the name now; that is then found in the directory above, not empty."""
 _REFILLED_MAX = 100
@@ -80,8 +80,10 @@ class _Removal:
             with os.scandir(dir_fd) as found:
                 for item in found:
                     self._stop.check()
-                    if not self._unlink(dir_fd, name := os.fsencode(item.name)):
-                        below.append(path + b"/" + name if len(path) < _DEEP_BYTES else self._move_up(dir_fd, name))
+                    name = os.fsencode(item.name)
+                    if not self._unlink(dir_fd, name):
+                        deeper = path + b"/" + name
+                        below.append(deeper if len(path) < _DEEP_BYTES else self._move_up(dir_fd, name, deeper))
         finally:
             os.close(dir_fd)
         return below
@@ -96,11 +98,17 @@ class _Removal:
         self.count += 1
         return True
 
-    def _move_up(self, dir_fd: int, name: bytes) -> bytes:
+    def _move_up(self, dir_fd: int, name: bytes, path: bytes) -> bytes:
+        moved = b"./.retinue-removed-%d" % self._moved_count
         self._moved_count += 1
-        moved = b".retinue-removed-%d" % self._moved_count
-        os.rename(name, moved, src_dir_fd=dir_fd, dst_dir_fd=self._top_fd)
-        return b"./" + moved
+        try:
+            os.rename(name, moved, src_dir_fd=dir_fd, dst_dir_fd=self._top_fd)
+        except OSError as error:
+            # An overlay does not rename a directory of the image; those are as deep as an image is.
+            if error.errno != errno.EXDEV:
+                raise
+            return path
+        return moved
 
     def _remove_empty(self, path: bytes) -> bool:
         """Remove a directory; False: it has something in it again."""

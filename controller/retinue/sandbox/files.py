@@ -17,6 +17,7 @@ from retinue.sandbox import file_acts, file_remove, openat
 from retinue.sandbox.archive_in import Unpacking
 from retinue.sandbox.archive_out import Packing
 from retinue.sandbox.file_errors import FileFailed, FileRefused, Reason, translate
+from retinue.sandbox.file_inlet import Inlet
 from retinue.sandbox.file_lanes import Hold, Lanes, Stop
 from retinue.sandbox.file_records import (
     LIST_MAX,
@@ -32,7 +33,6 @@ CALL_S = 30.0
 SEND_BYTES = 64 * 1024
 """What is given to `send` at once."""
 Entries = list[Entry]
-Pieces = list[bytes]
 _lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, Lanes] = WeakKeyDictionary()
 
 
@@ -102,18 +102,19 @@ async def upload(
     name = _encode("unpack into", path)
     unpacking = Unpacking(_duplicate(root_fd), name, limits)
     hold = Hold(unpacking.close)
-    lanes = _find_lanes()
+    inlet = Inlet(receive)
     try:
         async with asyncio.timeout(limits.time_s):
             is_over = False
             while not is_over:
-                data, is_over = await _gather(receive)
+                data, is_over = await inlet.take()
                 feed = partial(unpacking.feed, data, is_over)
-                await lanes.run(partial(_use, hold, feed), limits.step_s)
+                await _find_lanes().run(partial(_use, hold, feed), limits.step_s)
     except TimeoutError:
         raise _build_late("unpack", limits) from None
     finally:
         _close_aside(hold)
+        await inlet.close()
     return unpacking.build_result()
 
 
@@ -130,12 +131,11 @@ async def download(
     name = _encode("pack", path)
     packing = Packing(_duplicate(root_fd), name, limits)
     hold = Hold(packing.close)
-    lanes = _find_lanes()
     try:
         async with asyncio.timeout(limits.time_s):
             is_over = False
             while not is_over:
-                data, is_over = await lanes.run(partial(_use, hold, packing.step), limits.step_s)
+                data, is_over = await _find_lanes().run(partial(_use, hold, packing.step), limits.step_s)
                 for at in range(0, len(data), SEND_BYTES):
                     await send(data[at : at + SEND_BYTES])
     except TimeoutError:
@@ -157,19 +157,6 @@ async def _run(root_fd: int, work: Callable[[int, Stop], T], time_s: float) -> T
 
 def _use(hold: Hold, act: Callable[[Stop], T], stop: Stop) -> T:
     return hold.use(lambda: act(stop))
-
-
-async def _gather(receive: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bool]:
-    """Wait until a thread is worth it, or the stream is over."""
-    pieces: Pieces = []
-    size = 0
-    while size < SEND_BYTES:
-        piece = await receive()
-        if not piece:
-            return b"".join(pieces), True
-        pieces.append(piece)
-        size += len(piece)
-    return b"".join(pieces), False
 
 
 def _find_lanes() -> Lanes:

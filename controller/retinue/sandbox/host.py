@@ -40,6 +40,8 @@ from retinue.terms.record import from_json
 SWEEP_S = 0.5
 GROUND_BACKOFF_S = 0.5
 WEIGH_S = 5.0
+TELL_S = 2.0
+"""How long a request waits to hear how the shard died that it was with."""
 TOGETHER_S = 0.1
 """Losses within so long are told as one."""
 DESTROYED = Ending("sandbox_destroyed", "it was destroyed")
@@ -56,8 +58,7 @@ class Host:
         self.budget = Budget(settings.budget)
         self.admission = Admission(self.budget, settings.queue)
         self.seats = Seats(settings.id_prefix, self._note_left)
-        base = Path(settings.base)
-        self.shards = Shards(settings.shards, settings.service, settings.node, base, self._hear, self._lose_shard)
+        self.shards = Shards(settings.shards, settings.service, settings.node, self._hear, self._lose_shard)
         self.makes = Makes(self.seats, self.shards, self.admission, self.standing)
         self.memory = MemoryWatch(
             settings.memory_min_bytes, self._weigh, self._find_age, self._evict, self._note_short, self._note_relaxed
@@ -108,8 +109,8 @@ class Host:
             finally:
                 peer.forget(exchange, is_cancelled=not is_over)
         except ShardLost:
-            # The loss of the shard is told in another turn of the loop.
-            await asyncio.sleep(0)
+            # Its socket ends a moment before it is known how it died.
+            await asyncio.wait([asyncio.ensure_future(seat.slot.is_told_lost.wait())], timeout=TELL_S)
             self.seats.find(name)
             raise Fault(410, "infra_failed", f"cannot use sandbox {name}: its shard died", "its shard died") from None
         finally:
@@ -136,8 +137,10 @@ class Host:
         self.is_stopping = True
 
     async def _destroy(self, seat: Seat, ending: Ending) -> None:
+        words = {"type": ending.type, "cause": ending.cause}
         try:
-            await seat.slot.peer.ask(Ask("destroy", seat.name, {"type": ending.type, "cause": ending.cause}))
+            answer = await seat.slot.peer.ask(Ask("destroy", seat.name, words))
+            self.standing.counts["late"] += from_json(answer.body, dict[str, bool]).get("is_late", False)
         except ShardLost:
             pass  # It went with its shard.
         finally:

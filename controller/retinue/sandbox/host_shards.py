@@ -5,12 +5,10 @@ One that dies takes its own sandboxes along and nobody else's; one that does not
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from retinue.sandbox.shard_link import Peer, ShardLost
 from retinue.sandbox.shard_wire import Ask, Happening
@@ -40,6 +38,8 @@ class ShardSlot:
         self._fd_sock: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self.is_ready = asyncio.Event()
+        self.is_told_lost = asyncio.Event()
+        """Set from when its loss was told until it is started again."""
 
     @property
     def peer(self) -> Peer:
@@ -63,6 +63,7 @@ class ShardSlot:
                 cause = await self._live()
                 backoff_s = BACKOFF_S if loop.time() - began_s > STABLE_S else min(2 * backoff_s, BACKOFF_MAX_S)
                 self._on_lost(self, cause)
+                self.is_told_lost.set()
                 await asyncio.sleep(backoff_s)
         finally:
             await self._end()
@@ -109,6 +110,7 @@ class ShardSlot:
                 pass_fds=(theirs.fileno(), fds_theirs.fileno()),
             )
         self.launches += 1
+        self.is_told_lost.clear()
         self._fd_sock = fds_ours
         _, self._peer = await loop.create_unix_connection(
             lambda: Peer(on_event=lambda happening: self._on_event(self, happening)), sock=ours
@@ -152,8 +154,8 @@ OnLost = Callable[[ShardSlot, str], None]
 class Shards:
     """All shards of a node."""
 
-    def __init__(self, count: int, service: str, node: str, base: Path, on_event: OnEvent, on_lost: OnLost) -> None:
-        argv = (service, node, os.fspath(base))
+    def __init__(self, count: int, service: str, node: str, on_event: OnEvent, on_lost: OnLost) -> None:
+        argv = (service, node)
         self.slots = [ShardSlot(index, argv, on_event, on_lost) for index in range(count)]
 
     def choose(self) -> ShardSlot:

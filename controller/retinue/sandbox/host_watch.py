@@ -82,7 +82,7 @@ def choose_victim(weights: Mapping[str, int], find_age: Callable[[str], float]) 
     return max(large, key=find_age)
 
 
-async def watch_drift(node_dir: str, on_change: Callable[[tuple[Drift, ...]], None], period_s: float = DRIFT_S) -> None:
+async def watch_drift(node_dir: str, on_change: Callable[[tuple[Drift, ...]], None]) -> None:
     """Tell what of the host's settings differs from what it was, whenever that changes; empty: nothing any more."""
     baseline = (read_baseline(node_dir) if node_dir else None) or read_settings()
     told: tuple[Drift, ...] = ()
@@ -91,7 +91,7 @@ async def watch_drift(node_dir: str, on_change: Callable[[tuple[Drift, ...]], No
         if drifts != told:
             told = drifts
             on_change(drifts)
-        await asyncio.sleep(period_s)
+        await asyncio.sleep(DRIFT_S)
 
 
 def describe_drifts(drifts: tuple[Drift, ...]) -> str:

@@ -14,6 +14,8 @@ def read_metrics(host: Host) -> list[Family]:
     single = (
         ("created_total", "counter", "Sandboxes that were made.", standing.counts["created"]),
         ("expired_total", "counter", "Sandboxes whose lease ran out.", standing.counts["expired"]),
+        ("late_total", "counter", "Sandboxes that the kernel had not ended 5 s after their destroy.",
+         standing.counts["late"]),
         ("refused_total", "counter", "Creates answered 429.", host.admission.refused_count),
         ("wait_seconds_total", "counter", "Time that creates waited for room.", standing.wait_s),
         ("start_seconds_total", "counter", "Time that creates took otherwise.", standing.start_s),

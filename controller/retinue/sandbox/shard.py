@@ -44,7 +44,8 @@ class Shard:
         fd_sock.setblocking(False)
         self._service = service
         self._node = node
-        self._zygotes: dict[int, Zygote] = {}
+        self._zygotes: dict[int, tuple[Zygote, asyncio.Future[None]]] = {}
+        """Each with when it takes requests: what is asked before is taken for answered."""
         self._boxes: dict[str, LiveBox] = {}
         self._execs: dict[str, Execs] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -143,11 +144,14 @@ class Shard:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         order = from_json(body, BoxOrder)
-        zygote = await self._find_zygote(order.zygote)
+        try:
+            zygote = await self._find_zygote(order.zygote)
+        except (LinkLost, Refused) as error:
+            raise _build_no_zygote(str(error)) from None
         try:
             box = await zygote.create(build_config(order, self._counts_pids))
         except LinkLost:
-            raise _build_no_zygote() from None
+            raise _build_no_zygote("it died") from None
         except Refused as refused:
             if refused.errno in FULL_ERRNOS:
                 raise Fault(429, "sandbox_full", f"cannot make a sandbox: {refused}", str(refused), 1) from None
@@ -168,13 +172,13 @@ class Shard:
             return Answer(200, b"{}")
         live.close(Ending(ask.words.get("type", "sandbox_destroyed"), ask.words.get("cause", "it was destroyed")))
         await live.wait_ended()
-        return Answer(200, b"{}")
+        return Answer(200, to_json({"is_late": not live.ended.done()}))
 
     def _note_ended(self, live: LiveBox) -> None:
         self._boxes.pop(live.name, None)
         self._execs.pop(live.name, None)
         ending = live.ending
-        if ending is not None and ending.type in ("infra_failed", "sandbox_killed"):
+        if ending is not None and not live.is_ordered:
             self._peer.tell(Happening("box_lost", live.name, live.zygote, ending.type, ending.cause))
 
     async def _show(self, _exchange: Exchange, ask: Ask, _body: bytes) -> Answer:
@@ -219,33 +223,40 @@ class Shard:
     # --- zygotes --------------------------------------------------------------------------
 
     async def _find_zygote(self, number: int) -> Zygote:
-        """Find one; its socket was sent before whatever names it."""
+        """Find one, ready; its socket was sent before whatever names it. Errors: LinkLost, Refused, Fault."""
         while number not in self._zygotes:
             try:
                 message, fds, _, _ = socket.recv_fds(self._fd_sock, 4, 1)
             except BlockingIOError:
-                raise _build_no_zygote() from None
+                raise _build_no_zygote("it died") from None
             for fd in fds:
                 self._add_zygote(int.from_bytes(message, "little"), socket.socket(fileno=fd))
-        return self._zygotes[number]
+        zygote, ready = self._zygotes[number]
+        if not ready.done():
+            await asyncio.wait([ready])
+        ready.result()
+        return zygote
 
     def _add_zygote(self, number: int, sock: socket.socket) -> None:
         sock.setblocking(False)
-        zygote = self._zygotes[number] = Zygote(sock)
+        zygote = Zygote(sock)
+        self._zygotes[number] = zygote, asyncio.ensure_future(zygote.wait_ready())
         zygote.lost.add_done_callback(lambda lost: self._lose_zygote(number))
 
     def _lose_zygote(self, number: int) -> None:
-        if self._zygotes.pop(number, None) is not None:
+        known = self._zygotes.pop(number, None)
+        if known is not None:
+            known[1].add_done_callback(lambda ready: ready.cancelled() or ready.exception())
             self._peer.tell(Happening("zygote_lost", zygote=number))
 
     async def _drop_zygote(self, _exchange: Exchange, ask: Ask, _body: bytes) -> Answer:
         """End a zygote; `cause` says whose fault it is that its sandboxes go with it."""
         number = int(ask.words["zygote"])
-        zygote = self._zygotes.pop(number, None)
+        known = self._zygotes.pop(number, None)
         for live in [live for live in self._boxes.values() if live.zygote == number]:
             live.ending = live.ending or Ending("infra_failed", ask.words.get("cause", "its image was put away"))
-        if zygote is not None:
-            zygote.close()
+        if known is not None:
+            known[0].close()
         return Answer(200, b"{}")
 
     async def _ping(self, _exchange: Exchange, _ask: Ask, _body: bytes) -> Answer:
@@ -286,8 +297,8 @@ async def weigh_box(box: Box) -> int:
     return usage.memory_bytes + usage.disk_bytes
 
 
-def _build_no_zygote() -> Fault:
-    return Fault(503, NO_ZYGOTE, "cannot make a sandbox: the zygote of its image died", "the zygote died", 1)
+def _build_no_zygote(why: str) -> Fault:
+    return Fault(503, NO_ZYGOTE, f"cannot make a sandbox: the zygote of its image does not serve: {why}", why, 1)
 
 
 def _build_unknown(name: str) -> Fault:

@@ -32,6 +32,8 @@ class LiveBox:
         self.workdir = order.workdir
         self.ending: Ending | None = None
         """Set before it is closed by us, or when it was found gone."""
+        self.is_ordered = False
+        """Whoever wanted it to end knows."""
         self.running_count = 0
         """Commands that run in it."""
         self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
@@ -42,6 +44,7 @@ class LiveBox:
         """Destroy it."""
         if self.ending is None:
             self.ending = ending
+            self.is_ordered = True
         self.box.close()
 
     async def wait_ended(self) -> Ending:

@@ -1,7 +1,6 @@
-"""`python -m retinue.sandbox.shard_main PEER_FD FD_FD SERVICE NODE BASE`: one shard process, started by the host."""
+"""`python -m retinue.sandbox.shard_main PEER_FD FD_FD SERVICE NODE`: one shard process, started by the host."""
 
 import asyncio
-import os
 import resource
 import signal
 import socket
@@ -13,8 +12,8 @@ from retinue.sandbox.shard import Shard
 
 
 def main(words: list[str]) -> int:
-    """Serve until the front hangs up; then take the directory of its node space away, which a killed one left."""
-    peer_fd, fd_fd, service, node, base = words
+    """Serve until the front hangs up, or is gone."""
+    peer_fd, fd_fd, service, node = words
     set_death_signal(signal.SIGKILL)
     for number in (signal.SIGTERM, signal.SIGINT):
         # The front says when it is time: what ends a process group must not end sandboxes in use before their callers.
@@ -25,10 +24,6 @@ def main(words: list[str]) -> int:
     fds = socket.socket(fileno=int(fd_fd))
     with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
         runner.run(_serve(peer, fds, service, node))
-    try:
-        os.rmdir(base)
-    except OSError:
-        pass  # The front or another shard was first, or it is not empty: not ours to judge.
     return 0
 
 

@@ -64,6 +64,7 @@ class NodeSpace:
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
                 env={},
+                start_new_session=True,  # What a stop signals is the host's group; the space ends with the host.
             )
         space = cls(process)
         space._link = Link(ours, space._hear, space._lose)
