@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml $(wildcard controller/retinue/sandbox/runtime/*)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
 	@touch $(STAMP)
 
-run: $(STAMP) ## the demo: services, a trainer, four kills, a clean end
+run: $(STAMP) ## the demo: services, checks, sandboxes, a trainer, six kills, a clean end
 	@PATH="$(CURDIR)/$(BIN):$$PATH" retinue run docs/quickstart/run.yaml -- python docs/quickstart/trainer.py
 
 test: ## all tests; installs what they need (as root: also the root-only part, as two users)

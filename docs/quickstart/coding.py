@@ -139,9 +139,16 @@ async def wait_ready(r: Retinue) -> str:
             (one["phase"], one["reason"]) for one in read_status()["replicas"] if one["id"] == "sandbox/0"
         )
         if phase == "failed":
-            return f"{reason}; see `retinue logs sandbox`, `retinue doctor --for sandbox`"
+            return f"{read_last_line() or reason}; see `retinue doctor --for sandbox`"
         await asyncio.sleep(0.2)
     return f"not ready after {READY_S:g} s; see `retinue logs sandbox`"
+
+
+def read_last_line() -> str:
+    """Read what the service said last."""
+    log = Path(os.environ["RETINUE_ENDPOINTS"]).with_name("logs") / "sandbox.0" / "launch-1.log"
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return lines[-1] if lines else ""
 
 
 def count_live() -> int:
@@ -177,7 +184,7 @@ async def play(r: Retinue, image: Path) -> list[str]:
     right = sum(score(answer, one) for answer, one in rows if isinstance(one, Ended) and ", right" in answer.name)
     left = await asyncio.to_thread(count_live)
     print(
-        f"sandboxes: {len(rows)} coding rollouts in {took_s:.1f} s, {right:g} of 10 right programs scored 1; {left} left"
+        f"sandboxes: {len(rows)} coding rollouts in {took_s:.1f} s, {right:g} of 10 right programs score 1; {left} left"
     )
     print_rows(rows)
     print(

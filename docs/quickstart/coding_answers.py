@@ -1,6 +1,6 @@
 """What a policy wrote: twenty programs for ten tasks, half of them wrong, and twelve that misbehave.
 
-Each is run with `python3 -S -E -c PROGRAM HOST_PORT HOST_PID HOST_PATH`: the last three are what an attacker would look for.
+Each is run with `python3 -S -E -c PROGRAM HOST_PORT HOST_PID HOST_PATH`: an attacker would look for the last three.
 """
 
 from dataclasses import dataclass
@@ -116,10 +116,9 @@ attempt("a bus", lambda: socket.socket(socket.AF_UNIX).connect("/run/dbus/system
 _KILL = (
     _TRY
     + """
-for pid in (PID, PID + 1, os.getppid() or PID):
+for pid in (PID, PID + 1, -1):
     attempt(f"process {pid}", lambda: os.kill(pid, 9))
-os.kill(-1, 9)
-os.kill(1, 9)
+os.kill(1, 9)  # No error: the first process of a namespace is not told. Whoever reads "held" has outlived it.
 attempt("a limit of another", lambda: libc.prlimit(PID, 7, None, None) == 0)
 """
     + _VERDICT
@@ -135,7 +134,7 @@ attempt("a kernel setting", lambda: open("/proc/sys/kernel/core_pattern", "w").w
 attempt("a reboot", lambda: open("/proc/sysrq-trigger", "w").write("b"))
 attempt("chroot", lambda: os.chroot("/proc"))
 attempt("a device", lambda: os.mknod("/tmp/mem", 0o20666, os.makedev(1, 1)))
-attempt("the clock", lambda: libc.settimeofday(None, None) == 0 and libc.clock_settime(0, (ctypes.c_long * 2)(0, 0)) == 0)
+attempt("the clock", lambda: libc.clock_settime(0, (ctypes.c_long * 2)(0, 0)) == 0)
 """
     + _VERDICT
 )

@@ -75,7 +75,10 @@ class Bench:
 def say(what: str, took_s: list[float], more: str = "") -> None:
     ordered = sorted(took_s)
     p50, p99 = statistics.median(ordered), ordered[int(len(ordered) * 0.99)]
-    print(f"{what:36} p50 {p50 * 1e3:7.2f} ms   p99 {p99 * 1e3:7.2f} ms   max {ordered[-1] * 1e3:7.2f} ms   {more}", flush=True)
+    print(
+        f"{what:36} p50 {p50 * 1e3:7.2f} ms   p99 {p99 * 1e3:7.2f} ms   max {ordered[-1] * 1e3:7.2f} ms   {more}",
+        flush=True,
+    )
 
 
 async def measure(work: Awaitable[Any], into: list[float]) -> Any:
@@ -186,6 +189,10 @@ async def wait_ready(caller: Caller) -> None:
             await asyncio.sleep(0.1)
 
 
+def launch(words: list[str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-P", "-m", "retinue.sandbox", *words])
+
+
 async def main(seconds: float) -> None:
     with tempfile.TemporaryDirectory(prefix="retinue-bench-") as folder:
         place = Path(folder)
@@ -203,7 +210,7 @@ async def main(seconds: float) -> None:
             str(get_program(place)),
         ]
         (place / "store").mkdir()
-        service = subprocess.Popen([sys.executable, "-P", "-m", "retinue.sandbox", *argv, *sys.argv[2:]])
+        service = launch([*argv, *sys.argv[2:]])
         try:
             bench = Bench(sock, image)
             await wait_ready(bench.callers[0])

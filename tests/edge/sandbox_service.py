@@ -20,7 +20,9 @@ from retinue.sandbox.host_settings import HostSettings
 from retinue.sandbox.requests import Limits
 from retinue.sandbox.server import Desk
 
-TOOLS = "sh cat ls true false sleep id mkdir rm dd cp head tail wc seq yes kill touch mkfifo tar pwd env ln printf setsid"
+TOOLS = (
+    "sh cat ls true false sleep id mkdir rm dd cp head tail wc seq yes kill touch mkfifo tar pwd env ln printf setsid"
+)
 MIB = 2**20
 LIMITS = Limits(disk=32 * MIB, inodes=1000, memory=128 * MIB, pids=64, wall=60.0, output=64 * 1024)
 BUDGET = Weight(1000, 2**42, 10**7)

@@ -139,7 +139,7 @@ def test_what_does_not_fit_says_what_was_free(place: Place) -> None:
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2", "SLURM_JOB_CPUS_PER_NODE": "2"}, ("n[1-2",)),
         (
             {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "2(x2)"},
-            ("2 nodes", "one node"),
+            ("not a node of job 7", "retinue submit"),
         ),
     ],
 )

@@ -87,7 +87,7 @@ async def test_a_refused_body_that_was_not_read_is_never_taken_for_the_next_requ
         answer = await talk(
             nodes[1], build_context(("agent", "n1", RUN), tmp_path), refused + ASK.replace(b"#1", b"#2")
         )
-        assert b"X-Retinue-Far-Fault: unreached on its node n2 runs #2 by now" in answer
+        assert b"X-Retinue-Far-Fault: gone on its node n2 runs #2 by now" in answer
         assert (answer.count(b"HTTP/1.1 "), b"secret" in answer) == (1, False)
 
 

@@ -37,21 +37,21 @@ SWAPPER = Path(__file__).with_name("file_swapper.py")
 @pytest.fixture
 def ground(tmp_path: Path) -> Iterator[Ground]:
     made = Ground(tmp_path)
-    (made.root / "work").mkdir()
+    (made.root / "yard").mkdir()
     yield made
     made.close()
 
 
 @contextmanager
 def attack(ground: Ground, target: str) -> Iterator[Callable[[], int]]:
-    """Swap below /work, in a process of its own; gives how often."""
+    """Swap below /yard, in a process of its own; gives how often."""
     count_file = ground.root.parent / "count"
     count_file.write_bytes(bytes(8))
 
     def count() -> int:
         return int.from_bytes(count_file.read_bytes(), "little")
 
-    words = [sys.executable, "-S", str(SWAPPER), str(ground.root / "work"), target, str(count_file)]
+    words = [sys.executable, "-S", str(SWAPPER), str(ground.root / "yard"), target, str(count_file)]
     with subprocess.Popen(words) as process:
         try:
             while not count():
@@ -69,7 +69,7 @@ async def note(outcomes: list[Reason | None], call: Awaitable[object]) -> None:
 
 @pytest.fixture(params=["absolute", "climbing"])
 def target(request: pytest.FixtureRequest, ground: Ground) -> str:
-    climb = os.path.relpath(ground.outside, ground.root / "work")
+    climb = os.path.relpath(ground.outside, ground.root / "yard")
     return climb if request.param == "climbing" else str(ground.outside)
 
 
@@ -85,7 +85,7 @@ async def test_a_thousand_uploads_into_directories_that_turn_into_links(ground: 
     outcomes: list[Reason | None] = []
     with attack(ground, target) as count_swaps:
         for _ in range(ROUNDS):
-            await note(outcomes, upload(ground.fd, data, "/work"))
+            await note(outcomes, upload(ground.fd, data, "/yard"))
         assert count_swaps() > ROUNDS
     assert ground.is_outside_untouched()
     # Both happened: the way was a link, and it was not.
@@ -97,9 +97,9 @@ async def test_a_thousand_downloads_and_reads_of_what_turns_into_links(ground: G
     outcomes: list[Reason | None] = []
     with attack(ground, target) as count_swaps:
         for _ in range(ROUNDS):
-            data, _ = await download(ground.fd, "/work")
+            data, _ = await download(ground.fd, "/yard")
             found += [data]
-            for path in ("/work/f", "/work/d/deep/secret"):
+            for path in ("/yard/f", "/yard/d/deep/secret"):
                 await note(outcomes, keep(found, files.read(ground.fd, path)))
         assert count_swaps() > ROUNDS
     assert b"inside" in found
@@ -116,10 +116,10 @@ async def test_a_thousand_writes_and_removals_where_links_appear(ground: Ground,
     outcomes: list[Reason | None] = []
     with attack(ground, target) as count_swaps:
         for _ in range(ROUNDS // 2):
-            await note(outcomes, files.write(ground.fd, "/work/d/deep/secret", b"written"))
-            await note(outcomes, files.write(ground.fd, "/work/f", b"written", append=True))
-            await note(outcomes, files.make_directory(ground.fd, "/work/d/deep/made", parents=True))
-            await note(outcomes, files.remove(ground.fd, "/work/d/deep", recursive=True))
+            await note(outcomes, files.write(ground.fd, "/yard/d/deep/secret", b"written"))
+            await note(outcomes, files.write(ground.fd, "/yard/f", b"written", append=True))
+            await note(outcomes, files.make_directory(ground.fd, "/yard/d/deep/made", parents=True))
+            await note(outcomes, files.remove(ground.fd, "/yard/d/deep", recursive=True))
         assert count_swaps() > ROUNDS
     assert ground.is_outside_untouched()
     assert {None, Reason.NOT_FOUND} <= set(outcomes)
@@ -190,18 +190,18 @@ async def test_a_sandbox_that_swaps_everything_gets_nothing_out_and_breaks_nothi
     data = make_tar(directory("d/deep"), file("d/deep/secret", b"up"), file("f", b"up"), file("d/new", b"up"))
     outcomes: list[Reason | None] = []
     with closing(await box.open_root()) as fd:
-        await files.make_directory(fd, "/work")
+        await files.make_directory(fd, "/yard")
         await files.write(fd, "/count", bytes(8))
         await files.write(fd, "/swapper.py", SWAPPER.read_bytes())
         # Its links lead to what the host's side of the sandbox would see there: itself.
-        running = box.start(["python3", "-S", "/swapper.py", "/work", "/proc/self/root", "/count"])
+        running = box.start(["python3", "-S", "/swapper.py", "/yard", "/proc/self/root", "/count"])
         async with asyncio.timeout(30):
             while not any(await files.read(fd, "/count")):  # noqa: ASYNC110  its count is a file
                 await asyncio.sleep(0.01)
         for _ in range(ROUNDS):
-            await note(outcomes, upload(fd, data, "/work"))
-            assert {member.size for member in read_tar((await download(fd, "/work"))[0]).values()} <= {0, 2, 6}
-            await note(outcomes, files.read(fd, "/work/d/etc/passwd"))
+            await note(outcomes, upload(fd, data, "/yard"))
+            assert {member.size for member in read_tar((await download(fd, "/yard"))[0]).values()} <= {0, 2, 6}
+            await note(outcomes, files.read(fd, "/yard/d/etc/passwd"))
         await running.kill()
         assert int.from_bytes(await files.read(fd, "/count"), "little") > ROUNDS
     assert {None, Reason.OUTSIDE} <= set(outcomes)

@@ -41,6 +41,14 @@ async def start_sleeper(service: Service, name: str) -> "asyncio.Future[dict[str
     return running
 
 
+async def find_kind(service: Service, name: str, script: str) -> str:
+    """What a command is answered with: its outcome, or the kind of refusal."""
+    try:
+        return str((await service.exec(name, script))["outcome"])
+    except Refusal as refusal:
+        return refusal.kind
+
+
 async def expect_lost(service: Service, name: str, words: str) -> None:
     refusal = await service.refusal("POST", f"/v1/sandboxes/{name}/exec", {"script": "true"})
     assert (refusal.status, refusal.kind, refusal.error["node"]) == (410, "infra_failed", "n1")
@@ -127,6 +135,8 @@ async def test_a_killed_squashfuse_costs_the_sandboxes_of_its_image_and_the_next
         running = await start_sleeper(service, names[0])
         (daemon,) = find_pids("squashfuse_ll")
         os.kill(daemon, signal.SIGKILL)
+        # Before anybody knows: what fails for want of its image is never the policy's failure.
+        assert await find_kind(service, names[1], "cat /app/file; exit 3") == "infra_failed"
         result = await running
         assert (result["outcome"], result["stdout"]["head"]) == ("infra_failed", "begun\n")
         for name in names:

@@ -80,15 +80,21 @@ def _read_job(run_dir: Path) -> str | None:
         return None
 
 
+def _may_begin(place: Path, runs: Path) -> bool:
+    """Say whether this is a run's directory without a run: its job waits, or failed before it began."""
+    return place.is_dir() and (place.parent == runs or (place / files.SCRIPT).exists())
+
+
 def _describe_search(run: str | None, cwd: Path, runs: Path) -> str:
     # An absolute path is the same from anywhere.
     places = [runs / files.LATEST] if run is None else list(dict.fromkeys((cwd / run, runs / run)))
     looked = ", ".join(map(str, places))
     if run is not None and _may_be_job(run):
         looked += f', nor one of Slurm job "{run}" in {runs}'
-    begun = [place for place in places if run not in (None, ".", "..") and place.parent == runs and place.is_dir()]
+    begun = [place for place in places if run not in (None, ".", "..") and _may_begin(place, runs)]
     if begun:
-        return f"cannot find a run at {looked}; {begun[0]} is there, but no attempt has begun in it yet"
+        hint = "squeue says whether its job waits; what it printed is in slurm-*.out there"
+        return f"cannot find a run at {looked}; {begun[0]} is there, but no attempt has begun in it yet: {hint}"
     known = [path.name for path in _list_runs(runs) if path.name != files.LATEST]
     if known:
         more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""

@@ -100,8 +100,12 @@ class Command:
             self._finish_output()
             if not is_late and not self._request.keep_tree:
                 self._later(self.running.kill(KILL_S))
+            if (is_late or (ended is not None and ended.exit_code)) and not await self._live.has_image():
+                return await self._build_lost(ended)
             return await self._judge(ended, is_late, left)
         except Refused as refused:
+            if not await self._live.has_image():
+                return await self._build_lost(None)
             return self._build_not_run(refused)
         except LinkLost:
             self._finish_output()

@@ -4,7 +4,6 @@ Holds no sandbox itself: the shards do. Whatever dies, the others go on.
 """
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from retinue.errors import RetinueError
 from retinue.node.host_settings import Drift
 from retinue.sandbox.budget import Budget
 from retinue.sandbox.host_admission import Admission
+from retinue.sandbox.host_evictions import Evictions
 from retinue.sandbox.host_ground import Ground
 from retinue.sandbox.host_makes import Made, Makes, Wanted
 from retinue.sandbox.host_seats import Seat, Seats, SeatView, now_s
@@ -23,13 +23,12 @@ from retinue.sandbox.host_shards import Shards, ShardSlot
 from retinue.sandbox.host_standing import (
     HOST_CHANGED,
     IMAGE_LOST,
-    NODE_MEMORY,
     SANDBOX_LOST,
     SHARD_DOWN,
     SPACE_DOWN,
     Standing,
 )
-from retinue.sandbox.host_watch import MemoryWatch, describe_drifts, watch_drift
+from retinue.sandbox.host_watch import describe_drifts, watch_drift
 from retinue.sandbox.images import ImageSettings
 from retinue.sandbox.requests import Fault
 from retinue.sandbox.shard_box import Ending
@@ -39,7 +38,6 @@ from retinue.terms.record import from_json
 
 SWEEP_S = 0.5
 GROUND_BACKOFF_S = 0.5
-WEIGH_S = 5.0
 TELL_S = 2.0
 """How long a request waits to hear how the shard died that it was with."""
 TOGETHER_S = 0.1
@@ -60,9 +58,8 @@ class Host:
         self.seats = Seats(settings.id_prefix, self._note_left)
         self.shards = Shards(settings.shards, settings.service, settings.node, self._hear, self._lose_shard)
         self.makes = Makes(self.seats, self.shards, self.admission, self.standing)
-        self.memory = MemoryWatch(
-            settings.memory_min_bytes, self._weigh, self._find_age, self._evict, self._note_short, self._note_relaxed
-        )
+        evictions = Evictions(self.shards, self.seats, self.admission, self.standing, self.destroy)
+        self.memory = evictions.build_watch(settings.memory_min_bytes)
         self.ground: Ground | None = None
         self.refusal = ""
         """Why no sandbox is made now, in words; empty: they are."""
@@ -200,37 +197,6 @@ class Host:
         else:
             self.refusal = STOPPING if self.is_stopping else ""
             self.standing.end(HOST_CHANGED)
-
-    # --- memory of the node ---------------------------------------------------------------------
-
-    async def _weigh(self) -> dict[str, int]:
-        weights: dict[str, int] = {}
-        for slot in self.shards.slots:
-            try:
-                answer = await asyncio.wait_for(slot.peer.ask(Ask("weigh")), WEIGH_S)
-            except (ShardLost, TimeoutError):
-                continue
-            weights |= from_json(answer.body, dict[str, int])
-        return {name: weight for name, weight in weights.items() if name in self.seats}
-
-    def _find_age(self, name: str) -> float:
-        return self.seats.find(name).created_utc
-
-    async def _evict(self, name: str, cause: str) -> None:
-        try:
-            await self.destroy(name, Ending("infra_failed", cause))
-        except Fault:
-            return  # It went by itself.
-        self.standing.lost[NODE_MEMORY] += 1
-        print(f"retinue sandbox: sandbox {name} ended: {cause}", file=sys.stderr, flush=True)
-
-    def _note_short(self, cause: str) -> None:
-        self.admission.hold(NODE_MEMORY, cause)
-        self.standing.begin(NODE_MEMORY, cause)
-
-    def _note_relaxed(self) -> None:
-        self.admission.let_go(NODE_MEMORY)
-        self.standing.end(NODE_MEMORY)
 
     # --- clockwork --------------------------------------------------------------------------------
 

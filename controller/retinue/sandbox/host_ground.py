@@ -4,27 +4,34 @@ The space has one life; when it dies everything in it is gone, and the host make
 """
 
 import asyncio
+import errno
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from retinue.errors import RetinueError
+from retinue.sandbox.aside import run_aside
 from retinue.sandbox.host_shards import ShardSlot
 from retinue.sandbox.images import Image, Images, ImageSettings
+from retinue.sandbox.link import Refused
 from retinue.sandbox.shard_link import ShardLost
 from retinue.sandbox.shard_wire import Ask
 from retinue.sandbox.space import NodeSpace
 
 Key = tuple[Image, int]
+OPEN_S = 5.0
+_OPEN = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Ground:
     """Made by `open`."""
 
-    def __init__(self, space: NodeSpace, slots: list[ShardSlot], uppers: Path | None) -> None:
+    def __init__(self, space: NodeSpace, base: Path, base_fd: int, slots: list[ShardSlot]) -> None:
         self._slots = slots
         self._space = space
-        self._uppers = uppers
+        self._base = base
+        self._base_fd = base_fd
         self._zygotes: dict[Key, asyncio.Task[int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.images: Images
@@ -43,7 +50,7 @@ class Ground:
         Errors: PermanentError, Refused with step and errno.
         """
         space = await NodeSpace.start(settings.base, program)
-        ground = cls(space, slots, None)
+        ground = cls(space, settings.base, await space.open_base(), slots)
 
         def lose(image_id: str, cause: str) -> None:
             ground.drop_image(image_id, cause)
@@ -98,14 +105,29 @@ class Ground:
             task.cancel()
         await self.images.close()
         await self._space.close()
+        os.close(self._base_fd)
 
     async def _start_zygote(self, image: Image, slot: ShardSlot) -> int:
-        sock, ended = await self._space.open_zygote(image.lowers, self._uppers)
-        ended.add_done_callback(lambda future: future.cancelled() or future.exception())
-        with sock:
-            number = next(_NUMBERS)
-            slot.send_zygote(number, sock)
-        return number
+        image_fd = await self._open_image(image)
+        try:
+            sock, ended = await self._space.open_zygote(image.lowers)
+            ended.add_done_callback(lambda future: future.cancelled() or future.exception())
+            with sock:
+                number = next(_NUMBERS)
+                slot.send_zygote(number, sock, image_fd)
+            return number
+        finally:
+            os.close(image_fd)
+
+    async def _open_image(self, image: Image) -> int:
+        """Open the image as the space sees it, to ask whether it still serves. Errors: Refused."""
+        place, dir_fd = image.path, None
+        if place.is_relative_to(self._base):
+            place, dir_fd = place.relative_to(self._base), self._base_fd
+        try:
+            return await run_aside(lambda: os.open(place, _OPEN, dir_fd=dir_fd), OPEN_S, os.close)
+        except (OSError, TimeoutError) as error:
+            raise Refused("open the image", getattr(error, "errno", None) or errno.ETIMEDOUT) from None
 
     async def _drop(self, index: int, starting: asyncio.Task[int], cause: str) -> None:
         try:

@@ -125,29 +125,31 @@ class Makes:
 
     async def _make(self, wanted: Wanted) -> Made:
         began_s = time.monotonic()
-        wait_s, has_room = 0.0, False
+        room = _Room(self._admission, wanted)
         with ExitStack() as unless_made:
+            unless_made.callback(room.give_back)
             for attempt in range(TRIES):
-                ground = await self._wait_ground()
-                image = await self._acquire(ground, wanted.request.image)
-                with ExitStack() as unless_placed:
-                    unless_placed.callback(ground.images.release, image)
-                    if not has_room:
-                        wait_s = await self._admission.enter(wanted.caller, wanted.weight, wanted.queue_s)
-                        has_room = True
-                        unless_made.callback(self._admission.give_back, wanted.weight)
-                    try:
-                        seat = await self._place(ground, image, wanted)
-                    except (Again, ShardLost, LinkLost) as error:
-                        cause = str(error)
-                    else:
-                        unless_placed.pop_all()
-                        unless_made.pop_all()
-                        start_s = time.monotonic() - began_s - wait_s
-                        self._standing.note_make(wait_s, start_s)
-                        return Made(seat, round(wait_s, 6), round(start_s, 6))
-                await asyncio.sleep(TRY_AGAIN_S * 2**attempt)
+                try:
+                    seat = await self._try(wanted, room)
+                except (Again, ShardLost, LinkLost) as error:
+                    cause = str(error)
+                    await asyncio.sleep(TRY_AGAIN_S * 2**attempt)
+                    continue
+                unless_made.pop_all()
+                start_s = time.monotonic() - began_s - room.wait_s
+                self._standing.note_make(room.wait_s, start_s)
+                return Made(seat, round(room.wait_s, 6), round(start_s, 6))
             raise Fault(503, "infra_failed", f"cannot make a sandbox: {cause}", cause, retry_after_s=1)
+
+    async def _try(self, wanted: Wanted, room: "_Room") -> Seat:
+        ground = await self._wait_ground()
+        image = await self._acquire(ground, wanted.request.image)
+        with ExitStack() as unless_placed:
+            unless_placed.callback(ground.images.release, image)
+            await room.take()
+            seat = await self._place(ground, image, wanted)
+            unless_placed.pop_all()
+        return seat
 
     async def _wait_ground(self) -> Ground:
         try:
@@ -164,6 +166,8 @@ class Makes:
             kind = "sandbox_no_image" if status == 404 else "sandbox_bad_image"
             raise Fault(status, kind, str(refused), refused.reason.value) from None
         except (NodeRefused, ImageFailed, Refused, LinkLost) as error:
+            if ground.lost.done():
+                raise Again("the node space died") from None
             retry_s = None if isinstance(error, NodeRefused) else 1
             raise Fault(503, "infra_failed", str(error), str(error), retry_s) from None
 
@@ -212,6 +216,28 @@ class Makes:
         task = asyncio.get_running_loop().create_task(_destroy(seat))
         self._after.add(task)
         task.add_done_callback(self._after.discard)
+
+
+class _Room:
+    """What one create takes of the budget, once, whatever it tries."""
+
+    def __init__(self, admission: Admission, wanted: Wanted) -> None:
+        self._admission = admission
+        self._wanted = wanted
+        self._is_taken = False
+        self.wait_s = 0.0
+
+    async def take(self) -> None:
+        """Wait for it, the first time. Errors: Fault."""
+        if not self._is_taken:
+            wanted = self._wanted
+            self.wait_s = await self._admission.enter(wanted.caller, wanted.weight, wanted.queue_s)
+            self._is_taken = True
+
+    def give_back(self) -> None:
+        """Give it back, if it was taken."""
+        if self._is_taken:
+            self._admission.give_back(self._wanted.weight)
 
 
 async def _destroy(seat: Seat) -> None:

@@ -68,12 +68,15 @@ class ShardSlot:
         finally:
             await self._end()
 
-    def send_zygote(self, number: int, sock: socket.socket) -> None:
-        """Give it a zygote's socket, before anything that names the number. Errors: ShardLost."""
+    def send_zygote(self, number: int, sock: socket.socket, image_fd: int) -> None:
+        """Give it a zygote's socket and a directory of its image, before all that names the number.
+
+        Errors: ShardLost.
+        """
         if self._fd_sock is None:
             raise ShardLost("cannot give a shard a zygote: it is being started again")
         try:
-            socket.send_fds(self._fd_sock, [number.to_bytes(4, "little")], [sock.fileno()])
+            socket.send_fds(self._fd_sock, [number.to_bytes(4, "little")], [sock.fileno(), image_fd])
         except OSError as error:
             raise ShardLost(f"cannot give a shard a zygote: {error}") from None
 

@@ -12,14 +12,11 @@ from aiohttp import web
 from retinue.sandbox.host import Host
 from retinue.sandbox.host_makes import Made, Wanted
 from retinue.sandbox.host_seats import SeatView
-from retinue.sandbox.metrics import build_metrics, read_metrics
 from retinue.sandbox.requests import (
     LEASE_MAX_S,
     LEASE_MIN_S,
     QUEUE_MAX_S,
     CreateRequest,
-    ErrorBody,
-    ErrorWords,
     Fault,
     Quantity,
     check_create,
@@ -27,12 +24,12 @@ from retinue.sandbox.requests import (
     parse_limits,
     refuse,
 )
+from retinue.sandbox.server_pages import JSON, Page, build_answer, build_fault, build_pages
 from retinue.sandbox.shard_link import Exchange, ShardLost
 from retinue.sandbox.shard_wire import CHUNK_BYTES, Answer, Body
-from retinue.terms.record import DecodeError, Record, from_json, to_json, to_plain
+from retinue.terms.record import DecodeError, Record, from_json, to_plain
 
 CALLER = "X-Retinue-Caller"
-JSON = "application/json"
 READ_BYTES = 256 * 1024
 CREATE_MAX_BYTES = 2**20
 EXEC_MAX_BYTES = 24 * 2**20
@@ -44,7 +41,6 @@ TYPES = {
     Body.NDJSON_STREAM: "application/x-ndjson",
     Body.TAR_STREAM: "application/x-tar",
 }
-Page = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 BoxPage = Callable[[web.BaseRequest, str, list[str]], Awaitable[web.StreamResponse]]
 
 
@@ -75,10 +71,7 @@ class Desk:
         self._reading_bytes = 0
         self._pages: dict[str, dict[str, Page]] = {
             "/v1/sandboxes": {"POST": self._create, "GET": self._list},
-            "/v1/outages": {"GET": self._list_outages},
-            "/v1/capacity": {"GET": self._say_capacity},
-            "/health": {"GET": self._say_health},
-            "/metrics": {"GET": self._say_metrics},
+            **build_pages(host),
         }
         self._box_pages: dict[str, dict[str, BoxPage]] = {
             "": {"GET": self._show, "DELETE": self._destroy},
@@ -103,7 +96,7 @@ class Desk:
         try:
             return await self._route(request)
         except Fault as fault:
-            return self._build_fault(fault)
+            return build_fault(fault, self._host.settings)
         except ConnectionError:
             # The caller went away while it was being answered; nobody reads this.
             return web.Response(status=499)
@@ -138,19 +131,19 @@ class Desk:
             queue_s=parse_duration_within("queue_s", asked.queue_s, settings.queue_s, 0.0, QUEUE_MAX_S),
         )
         made = await self._host.make(wanted)
-        return _answer(_view_made(made, self._host.view(made.seat)), 201 if made.is_new else 200)
+        return build_answer(_view_made(made, self._host.view(made.seat)), 201 if made.is_new else 200)
 
     async def _list(self, request: web.BaseRequest) -> web.StreamResponse:
         caller = request.query.get("caller")
         seats = [seat for seat in self._host.seats.list() if caller is None or seat.caller == caller]
-        return _answer({"sandboxes": [self._host.view(seat) for seat in seats]})
+        return build_answer({"sandboxes": [self._host.view(seat) for seat in seats]})
 
     async def _show(self, _request: web.BaseRequest, name: str, _rest: list[str]) -> web.StreamResponse:
         answer = await self._host.ask(name, "show")
         if answer.status != 200:
             return self._relay(name, answer)
         shown: dict[str, Any] = to_plain(self._host.view(self._host.seats.find(name)))
-        return _answer(shown | from_json(answer.body, dict[str, Any]))
+        return build_answer(shown | from_json(answer.body, dict[str, Any]))
 
     async def _destroy(self, _request: web.BaseRequest, name: str, _rest: list[str]) -> web.StreamResponse:
         try:
@@ -158,14 +151,14 @@ class Desk:
         except Fault as fault:
             if fault.kind not in ("sandbox_destroyed", "sandbox_expired"):
                 raise
-        return _answer({"id": name, "state": "destroyed"})
+        return build_answer({"id": name, "state": "destroyed"})
 
     async def _renew(self, request: web.BaseRequest, name: str, _rest: list[str]) -> web.StreamResponse:
         asked = _parse(await self._read(request, CREATE_MAX_BYTES) or b"{}", RenewRequest)
         lease_s = None
         if asked.lease_s is not None:
             lease_s = parse_duration_within("lease_s", asked.lease_s, 0.0, LEASE_MIN_S, LEASE_MAX_S)
-        return _answer({"id": name, "expires_utc": self._host.renew(name, lease_s).expires_utc})
+        return build_answer({"id": name, "expires_utc": self._host.renew(name, lease_s).expires_utc})
 
     # --- commands -------------------------------------------------------------------------
 
@@ -268,57 +261,6 @@ class Desk:
         await response.write_eof()
         return response
 
-    def _build_fault(self, fault: Fault) -> web.Response:
-        settings = self._host.settings
-        is_retryable = fault.retry_after_s is not None
-        words = ErrorWords(
-            fault.kind, str(fault), settings.service, settings.node, is_retryable, fault.cause, fault.position
-        )
-        headers = {"Retry-After": str(fault.retry_after_s)} if fault.retry_after_s is not None else {}
-        if fault.kind == "infra_failed":
-            headers["X-Retinue-Outcome"] = "infra_failed"
-        response = web.Response(
-            status=fault.status, headers=headers, body=to_json(ErrorBody(words)) + b"\n", content_type=JSON
-        )
-        if fault.status in (400, 404, 410, 413):
-            # The rest of a body that was not read is not the next request.
-            response.force_close()
-        return response
-
-    # --- what people look at ----------------------------------------------------------------
-
-    async def _list_outages(self, _request: web.BaseRequest) -> web.StreamResponse:
-        return _answer({"outages": self._host.standing.ledger.read()})
-
-    async def _say_capacity(self, _request: web.BaseRequest) -> web.StreamResponse:
-        host = self._host
-        facts = {
-            "live": len(host.seats),
-            "queued": host.admission.queued_count,
-            "budget": host.budget.limits,
-            "used": host.budget.used,
-            "images": sorted({state.name for state in host.ground.images.describe()} if host.ground else ()),
-            "creates": host.is_ready and not host.refusal and not host.admission.holds,
-            "memory_available_bytes": host.memory.available_bytes,
-        }
-        return _answer(facts)
-
-    async def _say_health(self, _request: web.BaseRequest) -> web.StreamResponse:
-        host = self._host
-        causes = [host.refusal, *host.admission.holds.values()]
-        facts = {
-            "status": "ok" if host.is_ready else "not ready",
-            "cause": "; ".join(filter(None, causes)) if host.is_ready else "no shard or node space runs yet",
-            "creates": host.is_ready and not any(causes),
-            "live": len(host.seats),
-            "queued": host.admission.queued_count,
-            "shards": [slot.pid if slot.is_ready.is_set() else 0 for slot in host.shards.slots],
-        }
-        return _answer(facts, 200 if host.is_ready else 503)
-
-    async def _say_metrics(self, _request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(text=build_metrics(read_metrics(self._host)), content_type="text/plain")
-
 
 def _choose(pages: dict[str, Any], method: str) -> Any:
     page = pages.get(method)
@@ -346,7 +288,3 @@ async def _send_body(request: web.BaseRequest, exchange: Exchange) -> None:
         for at in range(0, len(part), CHUNK_BYTES):
             await exchange.send(part[at : at + CHUNK_BYTES])
     exchange.end()
-
-
-def _answer(value: Any, status: int = 200) -> web.Response:
-    return web.Response(body=to_json(value) + b"\n", status=status, content_type=JSON)

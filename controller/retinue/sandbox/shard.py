@@ -5,23 +5,22 @@ Its end is theirs: their sockets close, and the kernel ends them. Another shard'
 
 import asyncio
 import errno
-import platform
 import socket
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
 from retinue.sandbox.box import Box
-from retinue.sandbox.config import BoxConfig
 from retinue.sandbox.link import LinkLost, Refused
 from retinue.sandbox.requests import BoxMade, BoxOrder, ErrorBody, ErrorWords, Fault
 from retinue.sandbox.shard_box import Ending, LiveBox, build_gone_fault
+from retinue.sandbox.shard_config import build_config, counts_pids
 from retinue.sandbox.shard_execs import Execs
 from retinue.sandbox.shard_files import answer_files, make_workdir
 from retinue.sandbox.shard_link import Exchange, Peer, ShardLost
 from retinue.sandbox.shard_wire import Answer, Ask, Happening, parse_ask
+from retinue.sandbox.shard_zygotes import SeatedZygotes, ZygoteGone
 from retinue.sandbox.wire import WireError
-from retinue.sandbox.zygote import Zygote
 from retinue.terms.record import from_json, to_json
 
 NO_ZYGOTE = "no_zygote"
@@ -30,7 +29,6 @@ FULL_ERRNOS = (errno.EAGAIN, errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENF
 """The node has no room for another one: its limits of processes, namespaces, mounts or memory."""
 WEIGH_S = 2.0
 """How long one sandbox may take to say what it uses."""
-_NPROC_PER_NAMESPACE = (5, 14)
 Work = Callable[[Exchange, Ask, bytes], Awaitable[Answer | None]]
 
 
@@ -40,12 +38,9 @@ class Shard:
     def __init__(self, peer_sock: socket.socket, fd_sock: socket.socket, service: str, node: str) -> None:
         """peer_sock: asks and answers; fd_sock: the sockets of zygotes."""
         self._peer_sock = peer_sock
-        self._fd_sock = fd_sock
-        fd_sock.setblocking(False)
         self._service = service
         self._node = node
-        self._zygotes: dict[int, tuple[Zygote, asyncio.Future[None]]] = {}
-        """Each with when it takes requests: what is asked before is taken for answered."""
+        self._zygotes = SeatedZygotes(fd_sock, self._lose_zygote)
         self._boxes: dict[str, LiveBox] = {}
         self._execs: dict[str, Execs] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -53,7 +48,7 @@ class Shard:
         self._peer: Peer
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the front has hung up."""
-        self._counts_pids = read_kernel() >= _NPROC_PER_NAMESPACE
+        self._counts_pids = counts_pids()
         self._works: dict[str, Work] = {
             "create": self._create,
             "destroy": self._destroy,
@@ -145,18 +140,18 @@ class Shard:
         began_s = loop.time()
         order = from_json(body, BoxOrder)
         try:
-            zygote = await self._find_zygote(order.zygote)
-        except (LinkLost, Refused) as error:
+            seated = await self._zygotes.find(order.zygote)
+        except (ZygoteGone, LinkLost, Refused) as error:
             raise _build_no_zygote(str(error)) from None
         try:
-            box = await zygote.create(build_config(order, self._counts_pids))
+            box = await seated.zygote.create(build_config(order, self._counts_pids))
         except LinkLost:
             raise _build_no_zygote("it died") from None
         except Refused as refused:
             if refused.errno in FULL_ERRNOS:
                 raise Fault(429, "sandbox_full", f"cannot make a sandbox: {refused}", str(refused), 1) from None
             raise
-        live = LiveBox(ask.box, box, order)
+        live = LiveBox(ask.box, box, order, seated.has_image)
         self._boxes[ask.box] = live
         live.ended.add_done_callback(lambda ended: self._note_ended(live))
         with ExitStack() as unless_made:
@@ -222,69 +217,19 @@ class Shard:
 
     # --- zygotes --------------------------------------------------------------------------
 
-    async def _find_zygote(self, number: int) -> Zygote:
-        """Find one, ready; its socket was sent before whatever names it. Errors: LinkLost, Refused, Fault."""
-        while number not in self._zygotes:
-            try:
-                message, fds, _, _ = socket.recv_fds(self._fd_sock, 4, 1)
-            except BlockingIOError:
-                raise _build_no_zygote("it died") from None
-            for fd in fds:
-                self._add_zygote(int.from_bytes(message, "little"), socket.socket(fileno=fd))
-        zygote, ready = self._zygotes[number]
-        if not ready.done():
-            await asyncio.wait([ready])
-        ready.result()
-        return zygote
-
-    def _add_zygote(self, number: int, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        zygote = Zygote(sock)
-        self._zygotes[number] = zygote, asyncio.ensure_future(zygote.wait_ready())
-        zygote.lost.add_done_callback(lambda lost: self._lose_zygote(number))
-
     def _lose_zygote(self, number: int) -> None:
-        known = self._zygotes.pop(number, None)
-        if known is not None:
-            known[1].add_done_callback(lambda ready: ready.cancelled() or ready.exception())
-            self._peer.tell(Happening("zygote_lost", zygote=number))
+        self._peer.tell(Happening("zygote_lost", zygote=number))
 
     async def _drop_zygote(self, _exchange: Exchange, ask: Ask, _body: bytes) -> Answer:
         """End a zygote; `cause` says whose fault it is that its sandboxes go with it."""
         number = int(ask.words["zygote"])
-        known = self._zygotes.pop(number, None)
         for live in [live for live in self._boxes.values() if live.zygote == number]:
             live.ending = live.ending or Ending("infra_failed", ask.words.get("cause", "its image was put away"))
-        if known is not None:
-            known[0].close()
+        self._zygotes.drop(number)
         return Answer(200, b"{}")
 
     async def _ping(self, _exchange: Exchange, _ask: Ask, _body: bytes) -> Answer:
         return Answer(200, b"{}")
-
-
-def build_config(order: BoxOrder, counts_pids: bool) -> BoxConfig:
-    """Build what the sandbox program is told."""
-    limits = order.limits
-    env = dict(BoxConfig().env) | ({} if order.uid == 0 else {"USER": "user"}) | order.env
-    return BoxConfig(
-        hostname=order.hostname,
-        disk_bytes=limits.disk,
-        inode_count=limits.inodes,
-        shm_bytes=limits.shm,
-        memory_bytes=limits.memory,
-        pid_count=limits.pids if counts_pids else 0,
-        uid=order.uid,
-        gid=order.uid,
-        has_net=order.net,
-        env=tuple(env.items()),
-    )
-
-
-def read_kernel() -> tuple[int, int]:
-    """The kernel's version, as far as it matters."""
-    major, minor = platform.release().split(".")[:2]
-    return int(major), int("".join(digit for digit in minor if digit.isdigit()) or 0)
 
 
 async def weigh_box(box: Box) -> int:

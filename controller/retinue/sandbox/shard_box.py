@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from retinue.sandbox.box import Box
@@ -24,8 +25,10 @@ class Ending:
 class LiveBox:
     """One sandbox."""
 
-    def __init__(self, name: str, box: Box, order: BoxOrder) -> None:
+    def __init__(self, name: str, box: Box, order: BoxOrder, has_image: Callable[[], Awaitable[bool]]) -> None:
         self.name = name
+        self.has_image = has_image
+        """Whether its image serves; for a command that failed and may not be to blame."""
         self.box = box
         self.zygote = order.zygote
         self.limits = order.limits

@@ -24,6 +24,9 @@ from retinue.terms.replica import NodeLost, Phase
 if TYPE_CHECKING:
     from retinue.supervise.run import Run
 
+IDLE_WORDS = "srun: cluster configuration lacks support for cpu binding"
+"""Said on every start where Slurm binds nothing: no cause of anything."""
+
 
 class Attendance:
     """The half of a run that is about its nodes."""
@@ -102,7 +105,8 @@ class Attendance:
         run = self.run
         said = parse_srun_words(line)
         if said is None:
-            self._words.append(line.strip())
+            if not line.startswith(IDLE_WORDS):
+                self._words.append(line.strip())
             return
         nodes = [name for name in said.nodes if name in run.nodes.views and not run.nodes.views[name].is_lost]
         if not nodes or run.state.phase in (RunPhase.ENDING, RunPhase.OVER):

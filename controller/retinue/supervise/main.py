@@ -116,7 +116,8 @@ class Controller:
             verdict = end_orphaned_run(self.record, self.plan, verdict)
             self.recorder.write_last(verdict)
         self.recorder.write_snapshots(self.run)
-        self.stub.order({"op": "finish", "exit_code": exit_code, "verdict": verdict})
+        is_hurried = self.run.state.signalled_utc is not None
+        self.stub.order({"op": "finish", "exit_code": exit_code, "verdict": verdict, "is_hurried": is_hurried})
         self._is_over.set()
 
     # --- the channel's side --------------------------------------------------------

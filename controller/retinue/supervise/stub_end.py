@@ -67,6 +67,7 @@ def end_run(stub: "Stub") -> int:
         stub.look,
         lambda: hunt_children(os.getpid(), work.spared, stub.wait),
         stub.hung.is_dir_hung,
+        is_hurried=bool(stub.finish and stub.finish.get("is_hurried")),
     )
     for process in facts.found:
         say(f"was left running and is ended: {process.pid} {process.cmd}")

@@ -107,21 +107,22 @@ def hunt_children(stub: int, spared: Collection[int], wait: Wait) -> int:
 
 
 def end_left(
-    look: Scan, wait: Wait, hunt: Callable[[], int], is_hung: bool = False
+    look: Scan, wait: Wait, hunt: Callable[[], int], is_hung: bool = False, is_hurried: bool = False
 ) -> tuple[list[Leftover], list[Leftover]]:
     """End everything a look finds: TERM, a grace, KILL, until two looks in a row are empty and the hunt finds nobody.
 
     Shape: (what was found at first or later, what would not die). Where the run directory hangs, what has had its
-           SIGKILL and is still there is not waited for.
+           SIGKILL and is still there is not waited for. In a hurry (Slurm has signalled all of the job, and kills it
+           soon) everything has had its TERM: the verdict must be written before we are killed too.
     """
     found = look()
     if found:
-        wait(lambda: not any(map(is_running, found)), HUNG_SETTLE_S if is_hung else SETTLE_S)
+        wait(lambda: not any(map(is_running, found)), HUNG_SETTLE_S if is_hung or is_hurried else SETTLE_S)
         found = look()
     for process in found:
         send_signal(process, signal.SIGTERM)
         send_signal(process, signal.SIGCONT)
-    wait(lambda: all(map(is_doomed, found)), TERM_GRACE_S)
+    wait(lambda: all(map(is_doomed, found)), 0.0 if is_hurried else TERM_GRACE_S)
     seen = {(process.pid, process.start): process for process in found}
     give_up_s = time.monotonic() + KILL_LIMIT_S
     empty = 0

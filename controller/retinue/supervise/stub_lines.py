@@ -11,7 +11,7 @@ A controller says (any line counts as a beat):
   {"op": "run_dir", "is_hung": bool}                                    nobody need wait for it at the end
   {"op": "say", "text"}                                                 a line for the terminal, never waited for
   {"op": "verdict", "verdict": {...}}                                   the latest is kept
-  {"op": "finish", "exit_code", "verdict"}                              the controller exits after it
+  {"op": "finish", "exit_code", "verdict", "is_hurried": bool}                            the controller exits after it
 and hears
   {"ev": "hello", "starts", "launch", "trainer", "stops", "nodes"}      first, to each controller
   {"ev": "launch_started" | "trainer_started", "pid"}

@@ -83,6 +83,7 @@ def prepare_submission(
         trainer=tuple(trainer_argv),
     )
     notes = [f"not checked against an allocation: {unplanned}"] if unplanned else []
+    notes += plan.warnings if plan is not None else ()
     notes += check_fixed_ports(manifest)
     notes += _describe_secrets(plan, env)
     if dropped:
@@ -175,7 +176,7 @@ def _choose_defaults(
     if not asked.has(*NODE_OPTIONS) and counted is not None:
         node_count = counted
         defaults.append(Default(f"--nodes={counted}", f"the groups {', '.join(manifest.nodes)}"))
-    plan, gpus, unplanned = None, None, "--nodes does not say how many nodes it will be"
+    plan, gpus, unplanned = None, None, "nothing says how many nodes it will be; give --nodes"
     if node_count is not None:
         plan, gpus, unplanned = _plan_described(manifest, asked, node_count, trainer_argv, cwd)
     if gpus and not asked.has(*GPU_OPTIONS, "exclusive"):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 END_NODE_S = 15.0
 """How long keepers may take to end their nodes before the launch itself is told to."""
+TRAINER_SHARE, TRAINER_ALONE_SHARE = 0.6, 0.85
+"""Of the time that is left before Slurm ends the job."""
 LAUNCH_KILL_S = 1.0
 """Between TERM and KILL of a launch that only silent nodes keep alive."""
 LAST_S = 5.0
@@ -184,7 +186,9 @@ class Teardown:
             return IMPATIENT_S
         left_s = self._left_s()
         grace_s = self.run.plan.trainer.grace_s
-        return grace_s if left_s is None else min(grace_s, left_s * 0.6)
+        # After a signal to all of the job its services end by themselves: what is left is the trainer's.
+        share = TRAINER_SHARE if self.run.state.signalled_utc is None else TRAINER_ALONE_SHARE
+        return grace_s if left_s is None else min(grace_s, left_s * share)
 
     def _grace_s(self) -> float | None:
         """Shrinks every replica's own grace; None: no need to."""

@@ -1,0 +1,86 @@
+"""What people and programs look at: health, capacity, metrics, outages; and what every answer looks like."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from retinue.sandbox.host import Host
+from retinue.sandbox.host_settings import HostSettings
+from retinue.sandbox.metrics import build_metrics, read_metrics
+from retinue.sandbox.requests import ErrorBody, ErrorWords, Fault
+from retinue.terms.record import to_json
+
+JSON = "application/json"
+Page = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+def build_pages(host: Host) -> dict[str, dict[str, Page]]:
+    """Build the pages that are about no sandbox: path -> method -> page."""
+
+    async def list_outages(_request: web.BaseRequest) -> web.StreamResponse:
+        return build_answer({"outages": host.standing.ledger.read()})
+
+    async def say_capacity(_request: web.BaseRequest) -> web.StreamResponse:
+        return build_answer(describe_capacity(host))
+
+    async def say_health(_request: web.BaseRequest) -> web.StreamResponse:
+        return build_answer(describe_health(host), 200 if host.is_ready else 503)
+
+    async def say_metrics(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(text=build_metrics(read_metrics(host)), content_type="text/plain")
+
+    return {
+        "/v1/outages": {"GET": list_outages},
+        "/v1/capacity": {"GET": say_capacity},
+        "/health": {"GET": say_health},
+        "/metrics": {"GET": say_metrics},
+    }
+
+
+def describe_capacity(host: Host) -> dict[str, Any]:
+    """Say how much room there is, and for which images nothing has to be mounted."""
+    return {
+        "live": len(host.seats),
+        "queued": host.admission.queued_count,
+        "budget": host.budget.limits,
+        "used": host.budget.used,
+        "images": sorted({state.name for state in host.ground.images.describe()} if host.ground else ()),
+        "creates": host.is_ready and not host.refusal and not host.admission.holds,
+        "memory_available_bytes": host.memory.available_bytes,
+    }
+
+
+def describe_health(host: Host) -> dict[str, Any]:
+    """Say whether sandboxes are served, and whether new ones are made."""
+    causes = [host.refusal, *host.admission.holds.values()]
+    return {
+        "status": "ok" if host.is_ready else "not ready",
+        "cause": "; ".join(filter(None, causes)) if host.is_ready else "no shard or node space runs yet",
+        "creates": host.is_ready and not any(causes),
+        "live": len(host.seats),
+        "queued": host.admission.queued_count,
+        "shards": [slot.pid if slot.is_ready.is_set() else 0 for slot in host.shards.slots],
+    }
+
+
+def build_answer(value: Any, status: int = 200) -> web.Response:
+    """Build an answer of JSON."""
+    return web.Response(body=to_json(value) + b"\n", status=status, content_type=JSON)
+
+
+def build_fault(fault: Fault, settings: HostSettings) -> web.Response:
+    """Build a typed error."""
+    is_retryable = fault.retry_after_s is not None
+    words = ErrorWords(
+        fault.kind, str(fault), settings.service, settings.node, is_retryable, fault.cause, fault.position
+    )
+    response = build_answer(ErrorBody(words), fault.status)
+    if fault.retry_after_s is not None:
+        response.headers["Retry-After"] = str(fault.retry_after_s)
+    if fault.kind == "infra_failed":
+        response.headers["X-Retinue-Outcome"] = "infra_failed"
+    if fault.status in (400, 404, 410, 413):
+        # The rest of a body that was not read is not the next request.
+        response.force_close()
+    return response
