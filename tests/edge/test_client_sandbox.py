@@ -194,6 +194,33 @@ async def test_leaving_by_cancellation_destroys_it_before_the_cancellation_goes_
         assert paths(server)[-1] == ("DELETE", HERE)
 
 
+async def test_a_cancellation_that_comes_while_it_is_destroyed_waits_for_that() -> None:
+    deleted: list[Asked] = []
+
+    async def destroy(asked: Asked) -> None:
+        deleted.append(asked)
+        await leave.wait()
+        await asked.answer(200, {"id": BOX, "state": "destroyed"})
+
+    leave = asyncio.Event()
+    async with serving(pages(destroy=destroy)) as server, open_client(server) as r:
+
+        async def rollout() -> None:
+            async with r.sandbox("img"):
+                pass
+
+        task = asyncio.create_task(rollout())
+        await until(lambda: deleted, "it is being destroyed")
+        task.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not task.done()
+        leave.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len(deleted) == 1
+
+
 async def test_a_create_that_is_cancelled_leaves_no_sandbox() -> None:
     async with serving(pages(create=in_turns(hang, say(200, made(is_new=False))))) as server, open_client(server) as r:
         entering = asyncio.create_task(r.sandbox("img").__aenter__())

@@ -5,6 +5,7 @@ import io
 import os
 import tarfile
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlencode
@@ -173,14 +174,13 @@ class Files:
 def _pack(source: Path) -> BinaryIO:
     """Pack a file, or what is in a directory; the owners of this machine stay here."""
     packed = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 (the caller closes it)
-    try:
+    with ExitStack() as undo:
+        undo.callback(packed.close)
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
             entries = sorted(source.iterdir()) if source.is_dir() else [source]
             for entry in entries:
                 tar.add(entry, arcname=entry.name, filter=_anonymize)
-    except BaseException:
-        packed.close()
-        raise
+        undo.pop_all()
     return packed  # type: ignore[return-value]
 
 
