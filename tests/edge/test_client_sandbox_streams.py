@@ -1,10 +1,10 @@
-"""What a command writes, as it comes: its end, a stream that breaks off, and a reader that leaves."""
+"""Answers that break off: a stream without its end, a reader that leaves, a page that breaks every time."""
 
 import pytest
-from client_sandbox_scenes import pages, result, stream_lines
+from client_sandbox_scenes import cut, pages, result, stream_lines
 from client_scenes import Asked, Server, hang, serving, until
 
-from retinue.client import Retinue, SandboxLost, SandboxUnsure
+from retinue.client import Retinue, SandboxLost, SandboxUnsure, sandbox_asking
 
 
 def open_client(server: Server) -> Retinue:
@@ -65,3 +65,11 @@ async def test_a_stream_whose_sandbox_was_lost_ends_with_our_failure() -> None:
             with pytest.raises(SandboxLost, match="shard died"):
                 await anext(pieces)
         assert pieces.ended is None
+
+
+async def test_what_breaks_every_time_is_given_up_long_before_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_asking, "BROKEN_MAX", 2)
+    async with serving(pages(files=cut())) as server, open_client(server) as r, r.sandbox("img") as box:
+        with pytest.raises(SandboxLost, match="broken too often"):
+            await box.files.list("/")
+        assert sum(asked.path.startswith(f"/v1/sandboxes/{box.id}/files") for asked in server.asked) >= 3
