@@ -22,7 +22,8 @@ run: $(STAMP) ## the demo: services, checks, sandboxes, a trainer, six kills, a 
 test: ## all tests; installs what they need (as root: also the root-only part, as two users)
 	@.ci/test "$(PYTHON)"
 
-test-all: test bench ## tests and the slow extras, each with its time
+test-all: export CLUSTER = 1
+test-all: test bench ## tests, also those on a real Slurm (as root), and the slow extras, each with its time
 
 quick: $(STAMP) ## pure part only (without the math library), under 15 s
 	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/sim tests/test_rooms.py tests/test_docs.py --ignore-glob="*/test_verifiers_*"
