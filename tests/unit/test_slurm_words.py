@@ -1,4 +1,4 @@
-"""srun's words about nodes, as seen on real versions."""
+"""srun's words about nodes, as Slurm 22.05.8 prints them."""
 
 import pytest
 

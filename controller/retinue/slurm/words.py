@@ -26,7 +26,7 @@ class Words(Record, frozen=True):
 def parse_srun_words(line: str) -> Words | None:
     """Read one line of srun's stderr; None for everything that is not about the end of tasks on nodes.
 
-    Source: step_ctx and launch messages of Slurm 22.05 to 25.11, seen.
+    Source: messages of Slurm 22.05.8, as it printed them.
     """
     line = line.strip()
     match = _ENDED.fullmatch(line) or _FAILED.fullmatch(line) or _REFUSED.fullmatch(line)
