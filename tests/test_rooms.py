@@ -57,7 +57,9 @@ SAME_FLOOR = {
     ("sandbox", "doctor"): {"retinue.doctor.judgement", "retinue.doctor.judge_files", "retinue.doctor.records"},
     ("sandbox", "node"): {"retinue.node.host_settings", "retinue.node.kernel"},
     ("sandbox", "checks"): {
+        "retinue.checks.command_line",
         "retinue.checks.doors",
+        "retinue.checks.exposition",
         "retinue.checks.ledger",
         "retinue.checks.ledger_file",
         "retinue.checks.queue",

@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import importlib
 import os
-import resource
 import signal
 import socket
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from retinue.checks.command_line import raise_descriptor_limit, tell_stop, typed
 from retinue.checks.doors import BACKLOG, Doors, name_socket
 from retinue.checks.host import open_host
 from retinue.checks.ledger_file import find_ledger_path, find_sign_path
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"retinue checks: cannot start: {error}", file=sys.stderr)
         return PermanentError.exit_code if isinstance(error, OSError) else 2
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
         return runner.run(serve(settings, doors, words.exit_when_broken))
 
@@ -61,15 +61,15 @@ def build_parser() -> argparse.ArgumentParser:
     add("--port", type=int, help="port to listen on; 0: any, written to $RETINUE_PORT_FILE")
     add("--unix", metavar="PATH", help="unix socket to listen on, 0600")
     add("--workers", type=int, nargs="?", help="checks that run at once; default: the CPUs it may use")
-    add("--timeout", type=_typed(parse_duration), default=10.0, help="wall and CPU limit of one check, like 10s")
-    add("--memory", type=_typed(parse_size), default=2 * 2**30, help="memory limit of one check, like 2GiB")
+    add("--timeout", type=typed(parse_duration), default=10.0, help="wall and CPU limit of one check, like 10s")
+    add("--memory", type=typed(parse_size), default=2 * 2**30, help="memory limit of one check, like 2GiB")
     add("--queue", type=int, default=10_000, help="checks that wait at most; then 429")
     add(
-        "--verifier", type=_typed(parse_verifier), action="extend", nargs="*", default=[],
+        "--verifier", type=typed(parse_verifier), action="extend", nargs="*", default=[],
         metavar="NAME=MODULE:FUNCTION", help="verifiers of your own",
     )  # fmt: skip
     add("--plugin-path", action="extend", nargs="*", default=[], metavar="DIR", help="where to import verifiers from")
-    add("--import-limit", type=_typed(parse_duration), default=180.0, help="how long one verifier may take to load")
+    add("--import-limit", type=typed(parse_duration), default=180.0, help="how long one verifier may take to load")
     add("--exit-when-broken", action="store_true", help="exit 3 when a verifier cannot be used at the first start")
     return parser
 
@@ -120,7 +120,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     told: asyncio.Future[str] = loop.create_future()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _tell, told)
+        loop.add_signal_handler(number, tell_stop, told)
     async with open_host(settings, warm_argv) as host:
         runner = web.ServerRunner(Desk(host).build_server(), shutdown_timeout=END_S)
         await runner.setup()
@@ -141,27 +141,6 @@ async def serve(
     if told.done():
         return 0
     return RetinueError.exit_code if host.standing.failed.done() else BROKEN_EXIT
-
-
-def _tell(told: asyncio.Future[str]) -> None:
-    if not told.done():
-        told.set_result("told to stop")
-
-
-def _typed(parse: Callable[[str], object]) -> Callable[[str], object]:
-    def convert(text: str) -> object:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
-
-
-def _raise_descriptor_limit() -> None:
-    """Two descriptors a child, one a caller: the usual soft limit of 1,024 is soon reached."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -1,11 +1,7 @@
 """`GET /metrics`: the host's counts in Prometheus' text format."""
 
-from collections.abc import Iterable
-
+from retinue.checks.exposition import Family, build_single
 from retinue.checks.host import Host
-
-Sample = tuple[dict[str, str], float]
-Family = tuple[str, str, str, list[Sample]]
 
 
 def read_metrics(host: Host) -> list[Family]:
@@ -40,33 +36,5 @@ def read_metrics(host: Host) -> list[Family]:
         ("outcomes_total", "counter", "Checks by verifier and outcome.", outcomes),
         ("verifier_error_ratio", "gauge", "Share of a verifier's last 50 checks on which it raised.", rates),
         ("verifier_suspect", "gauge", "1 while that share is above 0.2.", warned),
-        *_build_single(single),
+        *build_single(single),
     ]
-
-
-def _build_single(rows: Iterable[tuple[str, str, str, float]]) -> list[Family]:
-    return [(name, kind, words, [({}, float(value))]) for name, kind, words, value in rows]
-
-
-def build_metrics(families: Iterable[Family]) -> str:
-    """Build the text.
-
-    Source: prometheus.io/docs/instrumenting/exposition_formats.
-    """
-    lines = []
-    for name, kind, words, samples in families:
-        lines.append(f"# HELP retinue_checks_{name} {words}")
-        lines.append(f"# TYPE retinue_checks_{name} {kind}")
-        lines.extend(f"retinue_checks_{name}{_label(labels)} {value:.17g}" for labels, value in samples)
-    return "\n".join(lines) + "\n"
-
-
-def _label(labels: dict[str, str]) -> str:
-    if not labels:
-        return ""
-    pairs = (f'{name}="{_escape(value)}"' for name, value in labels.items())
-    return "{" + ",".join(pairs) + "}"
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -12,8 +12,9 @@ from typing import Any
 from aiohttp import web
 
 from retinue.checks.body import BODY_BYTES_MAX, Batch, Fault, build_error, build_line, parse_body
+from retinue.checks.exposition import build_metrics
 from retinue.checks.host import Full, Host
-from retinue.checks.metrics import build_metrics, read_metrics
+from retinue.checks.metrics import read_metrics
 from retinue.checks.quarantine import Check
 from retinue.checks.records import CheckRequest
 from retinue.terms.outcome import Outcome
@@ -170,7 +171,7 @@ class Desk:
         return _answer(facts, 200 if is_ready else 503)
 
     async def _say_metrics(self, _request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(text=build_metrics(read_metrics(self._host)), content_type="text/plain")
+        return web.Response(text=build_metrics("retinue_checks_", read_metrics(self._host)), content_type="text/plain")
 
 
 def _put(done: Finished, index: int, outcome: asyncio.Future[Outcome]) -> None:

@@ -7,16 +7,16 @@ with it, however it ends.
 import argparse
 import asyncio
 import os
-import resource
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aiohttp import web
 
+from retinue.checks.command_line import raise_descriptor_limit, tell_stop, typed
 from retinue.checks.doors import BACKLOG, Doors, name_socket
 from retinue.checks.ledger_file import find_ledger_path, find_sign_path
 from retinue.checks.settings import parse_duration, parse_size
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (ValueError, Fault, OSError) as error:
             print(f"retinue sandbox: cannot start: {error}", file=sys.stderr)
             return PermanentError.exit_code if isinstance(error, OSError) else 2
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
             return runner.run(serve(settings, doors))
 
@@ -64,13 +64,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--store", required=True, metavar="DIR", help="where images are; shared by all nodes")
     add("--shards", type=int, nargs="?", help="shard processes; default: by CPUs and budget")
     add("--budget-count", type=int, nargs="?", help="sandboxes at once")
-    add("--budget-memory", type=_typed(parse_size), nargs="?", help="of their memory and disk limits together")
+    add("--budget-memory", type=typed(parse_size), nargs="?", help="of their memory and disk limits together")
     add("--budget-processes", type=int, nargs="?", help="of their process limits together")
     add("--queue", type=int, default=30_000, help="creates that wait at most; then 429")
-    add("--queue-limit", type=_typed(parse_duration), default=600.0, help="how long one waits; then 429")
-    add("--lease", type=_typed(parse_duration), default=3600.0, help="how long a sandbox lives that nobody uses")
-    add("--image-idle", type=_typed(parse_duration), default=600.0, help="how long an unused image stays mounted")
-    add("--memory-min", type=_typed(parse_size), nargs="?", help="of the node's memory that must stay available")
+    add("--queue-limit", type=typed(parse_duration), default=600.0, help="how long one waits; then 429")
+    add("--lease", type=typed(parse_duration), default=3600.0, help="how long a sandbox lives that nobody uses")
+    add("--image-idle", type=typed(parse_duration), default=600.0, help="how long an unused image stays mounted")
+    add("--memory-min", type=typed(parse_size), nargs="?", help="of the node's memory that must stay available")
     add("--program", nargs="?", metavar="PATH", help="the sandbox program; default: the package's own")
     add("--unpack-to", nargs="?", metavar="DIR", help="unpack images there instead of mounting them")
     add("--allow-degraded", nargs="?", const="true", default="false", help="start though this node lacks something")
@@ -128,7 +128,7 @@ async def serve(settings: HostSettings, doors: Doors) -> int:
     loop = asyncio.get_running_loop()
     told: asyncio.Future[str] = loop.create_future()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _tell, told)
+        loop.add_signal_handler(number, tell_stop, told)
     try:
         await check_start(settings)
     except PermanentError as error:
@@ -173,24 +173,3 @@ def _read_number(text: str) -> int | float | str:
         return float(text) if "." in text else int(text)
     except ValueError:
         return text
-
-
-def _tell(told: asyncio.Future[str]) -> None:
-    if not told.done():
-        told.set_result("told to stop")
-
-
-def _typed(parse: Callable[[str], object]) -> Callable[[str], object]:
-    def convert(text: str) -> object:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
-
-
-def _raise_descriptor_limit() -> None:
-    """One descriptor for each caller that waits: the usual soft limit of 1,024 is soon reached."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,11 +1,7 @@
 """`GET /metrics`: the host's counts in Prometheus' text format."""
 
-from collections.abc import Iterable
-
+from retinue.checks.exposition import Family, Sample, build_single
 from retinue.sandbox.host import Host
-
-Sample = tuple[dict[str, str], float]
-Family = tuple[str, str, str, list[Sample]]
 
 
 def read_metrics(host: Host) -> list[Family]:
@@ -31,7 +27,7 @@ def read_metrics(host: Host) -> list[Family]:
     )  # fmt: skip
     parts = ("count", "memory_bytes", "process_count")
     return [
-        *_build_single(single),
+        *build_single(single),
         ("lost_total", "counter", "Sandboxes lost by our fault.", _label_all("cause", standing.lost)),
         ("budget", "gauge", "What sandboxes may take together.",
          [({"part": part}, float(getattr(limits, part))) for part in parts]),
@@ -44,25 +40,3 @@ def read_metrics(host: Host) -> list[Family]:
 
 def _label_all(label: str, counts: dict[str, int]) -> list[Sample]:
     return [({label: name}, float(count)) for name, count in sorted(counts.items())]
-
-
-def _build_single(rows: Iterable[tuple[str, str, str, float]]) -> list[Family]:
-    return [(name, kind, words, [({}, float(value))]) for name, kind, words, value in rows]
-
-
-def build_metrics(families: Iterable[Family]) -> str:
-    """Build the text.
-
-    Source: prometheus.io/docs/instrumenting/exposition_formats.
-    """
-    lines = []
-    for name, kind, words, samples in families:
-        lines.append(f"# HELP retinue_sandbox_{name} {words}")
-        lines.append(f"# TYPE retinue_sandbox_{name} {kind}")
-        lines.extend(f"retinue_sandbox_{name}{_label(labels)} {value:.17g}" for labels, value in samples)
-    return "\n".join(lines) + "\n"
-
-
-def _label(labels: dict[str, str]) -> str:
-    pairs = (f'{name}="{value}"' for name, value in labels.items())
-    return "{" + ",".join(pairs) + "}" if labels else ""

@@ -5,9 +5,10 @@ from typing import Any
 
 from aiohttp import web
 
+from retinue.checks.exposition import build_metrics
 from retinue.sandbox.host import Host
 from retinue.sandbox.host_settings import HostSettings
-from retinue.sandbox.metrics import build_metrics, read_metrics
+from retinue.sandbox.metrics import read_metrics
 from retinue.sandbox.requests import ErrorBody, ErrorWords, Fault
 from retinue.terms.record import to_json
 
@@ -28,7 +29,7 @@ def build_pages(host: Host) -> dict[str, dict[str, Page]]:
         return build_answer(describe_health(host), 200 if host.is_ready else 503)
 
     async def say_metrics(_request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(text=build_metrics(read_metrics(host)), content_type="text/plain")
+        return web.Response(text=build_metrics("retinue_sandbox_", read_metrics(host)), content_type="text/plain")
 
     return {
         "/v1/outages": {"GET": list_outages},
