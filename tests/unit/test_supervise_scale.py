@@ -71,6 +71,20 @@ def test_dependants_are_callers_too() -> None:
     assert len(name_backends(plan, make_ready(plan))["n9"]) == 700
 
 
+@pytest.mark.parametrize("name", ["judge/3", "user/0"])
+def test_a_book_that_takes_over_what_did_not_change_tells_what_a_new_one_does(name: str) -> None:
+    plan = build_large_plan(callers=2)
+    user = service("user", 1, after=(Dependency("judge", "ready"),))
+    seat = replace(plan.replicas[0], id="user/0", service="user", node="n9")
+    plan = replace(plan, services=(*plan.services, user), replicas=(*plan.replicas, seat))
+    seats, nodes = make_ready(plan), Nodes(MANY, ())
+    earlier = RouteBook(plan, seats, nodes)
+    moved = replace(seats[name], port=10, place=replace(seats[name].place, node="n700"))
+    book, fresh = (RouteBook(plan, seats | {name: moved}, nodes, before) for before in (earlier, None))
+    assert [book.build(node) for node in MANY] == [fresh.build(node) for node in MANY]
+    assert any(book.build(node) != earlier.build(node) for node in MANY)
+
+
 class ToldWorld(World):
     """Keeps what each node's gateway was told, and how many launches each happening caused."""
 

@@ -35,17 +35,26 @@ class RouteBook:
     in it that run and are not ready are told too, and what became of those that do not run.
     """
 
-    def __init__(self, plan: Plan, seats: Mapping[str, Seat], nodes: Nodes) -> None:
+    def __init__(self, plan: Plan, seats: Mapping[str, Seat], nodes: Nodes, earlier: "RouteBook | None" = None) -> None:
+        """`earlier`: the book before this one, whose pages of services that did not change are taken over."""
         names = [node.name for node in plan.allocation.nodes]
         self._at = {name: place for place, name in enumerate(names)}
         self._peers = dict(nodes.peers)
-        services = [service for service in plan.services if service.has_port and service.is_http]
-        self._shelves = [_Shelf(plan, service, seats, nodes) for service in services]
+        known = {} if earlier is None else earlier._shelves
+        self._shelves: dict[str, _Shelf] = {}
+        for service in plan.services:
+            if service.has_port and service.is_http:
+                mine = [seats[key] for key in service.replicas]
+                callers = _find_callers(plan, service, seats)
+                shelf = known.get(service.name)
+                if shelf is None or not shelf.is_still(mine, callers):
+                    shelf = _Shelf(plan, service, mine, callers, nodes)
+                self._shelves[service.name] = shelf
 
     def build(self, node: str, epoch: int = 0) -> Membership:
         """Build the full set of routes for one node's gateway."""
-        routes = tuple(shelf.build_route(node, self._at[node]) for shelf in self._shelves)
-        pairs = zip(self._shelves, routes, strict=True)
+        routes = tuple(shelf.build_route(node, self._at[node]) for shelf in self._shelves.values())
+        pairs = zip(self._shelves.values(), routes, strict=True)
         hidden = tuple(backend for shelf, route in pairs for backend in shelf.list_hidden(node, route))
         return Membership(epoch, routes, self._find_peers(node, routes), hidden)
 
@@ -59,8 +68,9 @@ class RouteBook:
 class _Shelf:
     """One service's published replicas, in the order of the plan."""
 
-    def __init__(self, plan: Plan, service: ServicePlan, seats: Mapping[str, Seat], nodes: Nodes) -> None:
-        mine = [seats[key] for key in service.replicas]
+    def __init__(
+        self, plan: Plan, service: ServicePlan, mine: list[Seat], callers: frozenset[str], nodes: Nodes
+    ) -> None:
         self._mine, self._network = mine, nodes
         self._is_sandbox = service.kind == SANDBOX
         self._fixed: dict[tuple[int, int], Route] = {}
@@ -74,11 +84,16 @@ class _Shelf:
                 self._backends.append(backend)
                 self._own.setdefault(backend.node, []).append(backend)
         self._planned = len(mine)
-        self._callers = _find_callers(plan, service, seats)
+        self._callers = callers
         self._nodes = len(plan.allocation.nodes)
         self._widths = (_compute_width(self._nodes), _compute_width(len(self._callers)))
         self._is_per_node = service.is_per_node
         self._whole = _build_route(plan, service, mine, self._backends)
+
+    def is_still(self, mine: list[Seat], callers: frozenset[str]) -> bool:
+        """Tell whether nothing changed; an address on which replicas listen may change with a node's agent."""
+        has_addresses = any(seat.place.launch.listen == "node" for seat in mine[:1])
+        return not has_addresses and self._mine == mine and self._callers == callers
 
     def build_route(self, node: str, at: int) -> Route:
         """Build the route as one node's gateway sees it; `at` is the node's place among all."""

@@ -235,9 +235,13 @@ class Run:
 
     def describe_reason(self, seat: Seat) -> str:
         """Say why a replica is in its phase; for one that is not ready yet, what its probes last answered."""
-        failing = self.nodes.views[seat.place.node].beat.failing.get(seat.replica.id, "")
-        is_waited_for = seat.replica.phase in (Phase.STARTING, Phase.UNREADY)
-        return failing if failing and is_waited_for else seat.replica.reason
+        if not self.is_waited_for(seat):
+            return seat.replica.reason
+        return self.nodes.views[seat.place.node].beat.failing.get(seat.replica.id, "") or seat.replica.reason
+
+    def is_waited_for(self, seat: Seat) -> bool:
+        """Tell whether a replica's probes are asked about its being ready: what they answer changes with every beat."""
+        return seat.replica.phase in (Phase.STARTING, Phase.UNREADY)
 
     # --- operators ------------------------------------------------------------------
 

@@ -20,16 +20,18 @@ class ReplicaRows:
     """The replicas' rows of the last snapshot: of many thousands only those that changed are built again."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, tuple[Seat, ReplicaStatus]] = {}
+        self._seats: dict[str, Seat] = {}
+        self._rows: dict[str, ReplicaStatus] = {}
+        """In the order of the plan: a seat is replaced, never added or removed."""
 
     def build(self, run: Run) -> tuple[ReplicaStatus, ...]:
-        seats = run.fleet.seats
-        for key, seat in seats.items():
-            row = self._rows.get(key)
-            reason = run.describe_reason(seat)
-            if row is None or row[0] is not seat or row[1].reason != reason:
-                self._rows[key] = (seat, _build_replica(seat, reason))
-        return tuple(self._rows[key][1] for key in seats)
+        for key, seat in run.fleet.seats.items():
+            # The same seat means the same row, except while its reason is what the probes last answered.
+            if self._seats.get(key) is seat and not run.is_waited_for(seat):
+                continue
+            self._seats[key] = seat
+            self._rows[key] = _build_replica(seat, run.describe_reason(seat))
+        return tuple(self._rows.values())
 
 
 def build_status(
@@ -61,16 +63,22 @@ def build_status(
 
 def _build_service(run: Run, service: ServicePlan) -> ServiceStatus:
     seats = run.fleet.of_service(service.name)
-    newest = max(seats, key=lambda seat: seat.changed_utc, default=None)
+    newest, restarts = (seats[0] if seats else None), 0
+    phases: Counter[Phase] = Counter()
+    for seat in seats:  # One pass: of ten thousand, each costs a decision that waits.
+        phases[seat.replica.phase] += 1
+        restarts += seat.replica.restarts
+        if newest is None or seat.changed_utc > newest.changed_utc:
+            newest = seat
     return ServiceStatus(
         name=service.name,
         kind=service.kind,
         ready=run.fleet.ready_count[service.name],
         wanted=len(seats),
         min_ready=service.min_ready,
-        restarts=sum(seat.replica.restarts for seat in seats),
+        restarts=restarts,
         in_flight=sum(view.facts.in_flight.get(service.name, 0) for view in run.nodes.views.values()),
-        phases=dict(Counter(seat.replica.phase.value for seat in seats)),
+        phases={phase.value: count for phase, count in phases.items()},
         reason=run.describe_reason(newest) if newest else "",
     )
 
@@ -96,7 +104,7 @@ def _build_node(view: NodeView) -> NodeStatus:
     state = "lost" if view.is_lost else "joined" if hello else "joining"
     return NodeStatus(
         name=view.name,
-        state="ended" if view.report else state,
+        state="ended" if view.report or view.has_left else state,
         rung="" if hello is None else "namespace" if hello.has_namespace else "subreaper",
         weaker=hello.weaker if hello else "",
         agent_host_pid=hello.host_pid if hello else 0,

@@ -75,7 +75,7 @@ class Spread:
         self._edges.timers.set(TIMER, self._edges.clock.now_s() + wait_s, RunTimer(TIMER))
 
     def _open_book(self) -> None:
-        self._book = RouteBook(self._plan, self._fleet.seats, self._nodes)
+        self._book = RouteBook(self._plan, self._fleet.seats, self._nodes, self._book)
         self._book_s = self._edges.clock.now_s()
 
     def _tell(self, names: Sequence[str], is_forced: bool = False) -> None:
