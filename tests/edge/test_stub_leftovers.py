@@ -51,7 +51,8 @@ def test_a_daemon_that_left_session_and_parent_is_reported_and_ended(rig: Rig, s
     assert [left["pid"] for left in rig.heard("leftovers")[0]["pids"]] == [pid]
     left = rig.verdict["leftovers"]
     assert [(entry["pid"], entry["survived"]) for entry in left] == [(pid, False)]
-    assert ("sleep 600" if scrub else "daemon.py") in left[0]["cmd"]
+    # In the middle of its exec a process has a name and no words.
+    assert ("sleep" if scrub else "daemon.py") in left[0]["cmd"]
     assert rig.verdict["clean"] == "true"
 
 
