@@ -6,11 +6,8 @@ client of a few lines, so that what is measured is the service. Not a test: asse
 """
 
 import asyncio
-import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "edge"))
 
+from sandbox_calls import Caller, measure, read_cpu_ms, read_meminfo_kib, read_pss_kib, running_service, wait_ready
 from sandbox_scenes import get_program, make_image
 
 ROUNDS = 300
@@ -27,30 +25,6 @@ IN_FLIGHT = 16
 BURST = 800
 IDLE = 500
 TRUE = {"argv": ["/bin/true"]}
-
-
-class Caller:
-    """One keep-alive connection; one request at a time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def ask(self, method: str, path: str, body: Any = None) -> Any:
-        if self._streams is None:
-            self._streams = await asyncio.open_unix_connection(self._path)
-        reader, writer = self._streams
-        data = b"" if body is None else json.dumps(body).encode()
-        writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        length = next(int(line[15:]) for line in head.splitlines() if line.lower().startswith("content-length:"))
-        answer = json.loads(await reader.readexactly(length))
-        assert head.split()[1] in ("200", "201"), answer
-        return answer
-
-    def close(self) -> None:
-        if self._streams is not None:
-            self._streams[1].close()
 
 
 class Bench:
@@ -79,13 +53,6 @@ def say(what: str, took_s: list[float], more: str = "") -> None:
         f"{what:36} p50 {p50 * 1e3:7.2f} ms   p99 {p99 * 1e3:7.2f} ms   max {ordered[-1] * 1e3:7.2f} ms   {more}",
         flush=True,
     )
-
-
-async def measure(work: Awaitable[Any], into: list[float]) -> Any:
-    began = time.perf_counter()
-    result = await work
-    into.append(time.perf_counter() - began)
-    return result
 
 
 async def one_after_another(bench: Bench) -> None:
@@ -149,50 +116,12 @@ async def sustain(bench: Bench, seconds: float) -> None:
 
 
 async def weigh(bench: Bench, pid: int) -> None:
-    before, own = read_free_kib(), read_pss_kib(pid)
+    before, own = read_meminfo_kib("MemFree"), read_pss_kib(pid)
     names, _ = await in_flight(bench, lambda caller, _: bench.create(caller), list(range(IDLE)))
-    after, own_after = read_free_kib(), read_pss_kib(pid)
+    after, own_after = read_meminfo_kib("MemFree"), read_pss_kib(pid)
     print(f"idle sandbox: {(before - after) / IDLE:.0f} KiB of the node's MemFree each,"
           f" of which the service's processes hold {(own_after - own) / IDLE:.1f} KiB")  # fmt: skip
     await in_flight(bench, bench.destroy, names)
-
-
-def read_free_kib() -> int:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("MemFree"))
-
-
-def list_own(pid: int) -> list[str]:
-    """The service's own processes: the front, then its shards."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [str(pid), *(one for one in children if "shard_main" in Path(f"/proc/{one}/cmdline").read_text())]
-
-
-def read_pss_kib(pid: int) -> int:
-    rollups = [Path(f"/proc/{one}/smaps_rollup").read_text().splitlines() for one in list_own(pid)]
-    return sum(int(line.split()[1]) for rollup in rollups for line in rollup if line.startswith("Pss:"))
-
-
-def read_cpu_ms(pid: int) -> tuple[float, float]:
-    """Of the front, and of all shards."""
-    used = []
-    for one in list_own(pid):
-        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-        used.append((int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK"))
-    return used[0], sum(used[1:])
-
-
-async def wait_ready(caller: Caller) -> None:
-    while True:
-        try:
-            if (await caller.ask("GET", "/health"))["status"] == "ok":
-                return
-        except (OSError, AssertionError):
-            await asyncio.sleep(0.1)
-
-
-def launch(words: list[str]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-P", "-m", "retinue.sandbox", *words])
 
 
 async def main(seconds: float) -> None:
@@ -212,10 +141,9 @@ async def main(seconds: float) -> None:
             str(get_program(place)),
         ]
         (place / "store").mkdir()
-        service = launch([*argv, *sys.argv[2:]])
-        try:
+        with running_service([*argv, *sys.argv[2:]]) as service:
             bench = Bench(sock, image)
-            await wait_ready(bench.callers[0])
+            await wait_ready(bench.callers[0], service)
             began = time.perf_counter()
             await bench.destroy(bench.callers[0], await bench.create(bench.callers[0]))
             print(f"first create of an image (packed, mounted): {time.perf_counter() - began:.2f} s")
@@ -226,9 +154,6 @@ async def main(seconds: float) -> None:
             await sustain(bench, seconds)
             for caller in bench.callers:
                 caller.close()
-        finally:
-            service.send_signal(signal.SIGTERM)
-            service.wait()
 
 
 if __name__ == "__main__":

@@ -37,12 +37,18 @@ def test_a_term_to_our_step_alone_ends_the_run_in_order_of_what_is_left(cluster:
 
 
 @pytest.mark.parametrize("partition", ["low", "low-cancel"])
-def test_a_preemption_signals_the_steps_and_is_named(cluster: Cluster, partition: str) -> None:
-    run = EndingRun(cluster).begin(f"--partition={partition}")
+def test_a_preemption_signals_the_steps_leaves_time_for_a_checkpoint_and_is_named(
+    cluster: Cluster, partition: str
+) -> None:
+    # GraceTime and KillWait are 5 s each here: longer than what KillWait alone leaves, and shorter than both do.
+    run = EndingRun(cluster, save_s=3.0).begin(f"--partition={partition}")
     high = cluster.sbatch("--partition=high", "-N4", "--exclusive", script="exit 0")
     verdict = run.slurm.wait_verdict()
     cluster.wait_job(high, "COMPLETED")
     run.scancel()
     run.finish()
     assert verdict["ended_by"] == "preempted"
+    assert len(run.lines("trainer", "saved")) == 2, run.lines()
+    run.assert_told_once("SIGTERM")
+    assert verdict["exit_code"] == 0
     run.assert_nothing_restarted(verdict)

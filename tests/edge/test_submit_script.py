@@ -68,7 +68,7 @@ def test_a_job_is_sent_with_its_script_and_its_manifest_in_a_new_run_directory(d
     run_dir = desk.run_dir()
     assert re.fullmatch(r"demo-\d{8}-\d{6}", run_dir.name)
     assert oct(run_dir.stat().st_mode & 0o777) == "0o700"
-    assert sorted(path.name for path in run_dir.iterdir()) == ["manifest.yaml", "submit.sbatch"]
+    assert sorted(path.name for path in run_dir.iterdir()) == ["job.json", "manifest.yaml", "submit.sbatch"]
     script = str(run_dir / "submit.sbatch")
     # A path with a blank cannot be an #SBATCH line.
     output = f"--output={run_dir}/slurm-%j.out"

@@ -8,6 +8,7 @@ import pytest
 from retinue.allocation.records import Allocation, Node
 from retinue.slurm.answers import KillTimes, Unknown
 from retinue.supervise.job_facts import read_job_facts
+from retinue.terms.record import replace
 from support.world import build_test_plan, service
 
 JOB = Allocation((Node("n1", 8, 1000),), source="slurm", job_id="7")
@@ -34,11 +35,11 @@ def read(desk: Desk, allocation: Allocation = JOB, env: Mapping[str, str] | None
 
 
 def test_an_old_slurm_is_asked_for_the_end_that_it_does_not_put_in_the_environment() -> None:
-    desk = Desk(5000.0, KillTimes(5.0))
+    desk = Desk(5000.0, KillTimes(5.0, 300.0))
     facts = read(desk)
     assert facts.allocation.end_utc == 5000.0
-    plan = facts.add_to(build_test_plan([service("judge")]))
-    assert plan.kill_wait_s == 5.0
+    plan = facts.add_to(build_test_plan([service("judge")]), 0.0)
+    assert (plan.kill_wait_s, plan.preempt_grace_s) == (5.0, 300.0)
     assert plan.warnings == ()
     assert desk.asked == ["end of 7", "kill wait in batch"]
 
@@ -52,8 +53,8 @@ def test_a_job_without_a_time_limit_has_no_deadline_and_no_warning() -> None:
 def test_a_slurm_that_does_not_answer_costs_the_deadline_and_is_a_warning_in_the_plan() -> None:
     facts = read(Desk(Unknown("scontrol said nothing within 10 s"), Unknown("no answer")))
     assert facts.allocation.end_utc is None
-    plan = facts.add_to(build_test_plan([service("judge")]))
-    assert plan.kill_wait_s == 30.0
+    plan = facts.add_to(build_test_plan([service("judge")]), 0.0)
+    assert (plan.kill_wait_s, plan.preempt_grace_s) == (30.0, 0.0)
     assert len(plan.warnings) == 2
     assert "said nothing" in plan.warnings[0]
 
@@ -63,6 +64,13 @@ def test_an_end_in_the_environment_is_not_asked_for(end: str) -> None:
     desk = Desk(1.0, KillTimes(5.0))
     read(desk, env={"SLURM_JOB_END_TIME": end})
     assert desk.asked == ["kill wait in "]
+
+
+def test_a_job_that_is_as_short_as_its_drain_is_warned_of_at_its_start() -> None:
+    facts = read(Desk(5000.0, KillTimes(5.0)))
+    plan = replace(build_test_plan([service("judge")]), allocation=facts.allocation)
+    (warning,) = facts.add_to(plan, 4900.0).warnings
+    assert warning.startswith("the job ends in 100 s")
 
 
 def test_outside_a_job_nobody_is_asked() -> None:

@@ -220,6 +220,17 @@ def test_a_snapshot_says_its_age_from_five_seconds_on_but_not_the_last_one(phase
     assert "old" not in render_status(replace(status, phase="over"), STATUS.updated_utc + 3600)
 
 
+@pytest.mark.parametrize(("phase", "ended_utc"), [("over", None), ("over", 1000.0), ("running", 1000.0)])
+def test_the_clock_of_a_run_that_is_over_or_dead_stands_still(phase: str, ended_utc: float | None) -> None:
+    status = replace(STATUS, phase=phase, started_utc=970.0, updated_utc=1000.0, end_utc=5000.0)
+    told = " ".join(render_status(status, 4600.0, ended_utc).split())
+    assert "was up 00:00:30" in told
+    assert "of the allocation left" not in told
+    assert "; up 01:00:30, 400 s of the allocation left" in " ".join(
+        render_status(replace(status, phase="running"), 4600.0).split()
+    )
+
+
 def test_a_replica_that_ended_as_it_was_told_is_no_cause() -> None:
     assert len(explain_verdict(replace(VERDICT, clean="true"), [event(1, after="stopped")])) == 1
 

@@ -201,6 +201,13 @@ WHOLE = [
         ],
     ),
     (
+        f"{HEAD}nodes: {{env: {{count: 1}}}}\nservices: {{a: {{command: [x], per_node: all, place: {{on: env}}}}}}\n",
+        [
+            "m:4:53: services.a.place.on: not together with the per_node, which says one on each node of 'all'; "
+            "write 'per_node: env' instead, for one on each node of 'env'"
+        ],
+    ),
+    (
         f"{HEAD}nodes: {{all: {{count: 1}}}}\nservices: {{a: {{command: [x]}}}}\n",
         ["m:3:9: nodes.all: the group 'all' cannot be defined; it always names every node"],
     ),

@@ -281,3 +281,10 @@ def test_a_directory_of_templates_that_cannot_be_read_is_a_finding_at_its_line()
     text = f"{HEAD}templates: [ours]\nservices: {{a: {{command: [x]}}}}\n"
     found = check_manifest(text, lambda directories: Shelf({}, dict.fromkeys(directories, "permission denied")))
     assert [f.render("m") for f in found] == ["m:3:13: templates.ours: cannot read 'ours': permission denied"]
+
+
+def test_a_place_beside_the_per_node_of_a_template_is_told_to_be_a_per_node_of_its_own() -> None:
+    every = "template: 1\ndescription: one each\nservice: {command: [x], per_node: all}\n"
+    (said,) = findings("{template: every, place: {on: all2}}\nnodes: {all2: {count: 1}}", every=every)
+    assert said.startswith("m:4:32: services.a.place.on: not together with the per_node of the template")
+    assert said.endswith("write 'per_node: all2' instead, for one on each node of 'all2'")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from retinue.allocation.described import parse_description
+from retinue.errors import UsageError
 from retinue.manifest.schema import Manifest
 from retinue.plan.build import build_plan
 from retinue.plan.expand import expand
@@ -238,13 +239,17 @@ def test_lanes_follow_dependencies_and_stop_the_other_way_round() -> None:
 
 
 def test_the_trainers_command_keeps_what_is_not_ours() -> None:
-    argv = ("srun", "-w", "{train.nodelist}", "-N{train.count}", "awk '{print $1}'", "{trian.nodelist}")
+    argv = ("srun", "-w", "{train.nodelist}", "-N{train.count}", "awk '{print $1}'", "lr=${train.lr}")
     plan = plan_for({"a": {"command": ["x"]}}, argv=argv, nodes=SPLIT, trainer={"on": "train"})
-    assert plan.trainer.argv == ("srun", "-w", "n[1-2]", "-N2", "awk '{print $1}'", "{trian.nodelist}")
+    assert plan.trainer.argv == ("srun", "-w", "n[1-2]", "-N2", "awk '{print $1}'", "lr=${train.lr}")
     assert (plan.trainer.group, plan.trainer.stop_signal, plan.trainer.grace_s) == ("train", "TERM", 60.0)
     assert not plan.trainer.egress.is_on
-    (warning,) = plan.warnings
-    assert warning.startswith("trainer: {trian.nodelist} is left as it is")
+    assert plan.warnings == ()
+
+
+def test_a_misspelt_placeholder_of_the_trainer_is_refused_before_what_does_not_fit() -> None:
+    with pytest.raises(UsageError, match=r"cannot fill \{trian.nodelist\}"):
+        plan_for({"a": {"command": ["x"]}}, grant="n1", argv=("srun", "-w", "{trian.nodelist}"), nodes=SPLIT)
 
 
 @pytest.mark.parametrize(("group", "count"), [("train", 1), ("env", 0)])

@@ -24,6 +24,14 @@ def read(*words: str, **env: str) -> Asked:
         (("-N2", "--nodes=6"), 6, 0),
         (("-Nmany",), None, 0),
         (("-w", "n[1-3]"), 3, 0),
+        (("-w", "n1"), 1, 0),
+        (("--nodelist=n1,n[1-2],n2",), 2, 0),
+        (("-w", "n[1-3]", "-N2-4"), 3, 0),
+        (("-w", "n1", "-N3"), 3, 0),
+        (("-w", "n[1-3]", "-n64"), 3, 0),
+        (("-w", "./hosts"), None, 0),
+        (("-w", "./hosts", "-N4"), 4, 0),
+        (("-F", "hosts"), None, 0),
         (("-n", "64"), None, 0),
         (("-N2", "--gpus-per-node=a100:4"), 2, 4),
         (("-N2", "--gres=gpu:8"), 2, 8),
@@ -41,6 +49,27 @@ def test_what_the_allocation_will_have_is_read_where_the_options_say(
 ) -> None:
     asked = read(*words)
     assert (asked.node_count, asked.gpus_per_node) == (nodes, gpus)
+
+
+@pytest.mark.parametrize(
+    ("words", "limit_s"),
+    [
+        (("-t", "90"), 5400.0),
+        (("-t90:30",), 5460.0),
+        (("--time=2:00:00",), 7200.0),
+        (("-t", "1-12"), 129600.0),
+        (("-t", "1-0:30"), 88200.0),
+        (("-t", "1-00:00:01"), 86460.0),
+        (("-t", "60", "-t", "30"), 1800.0),
+        (("-t", "60", "--time-min=10"), 600.0),
+        (("-t", "0"), None),
+        (("-t", "UNLIMITED"), None),
+        (("-t", "soon"), None),
+        ((), None),
+    ],
+)
+def test_a_time_limit_is_read_as_slurm_does_in_whole_minutes(words: tuple[str, ...], limit_s: float | None) -> None:
+    assert read(*words).time_limit_s == limit_s
 
 
 def test_a_value_may_be_anything_and_is_not_taken_for_an_option() -> None:

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -146,6 +147,22 @@ def test_a_run_that_is_over_is_not_called_old_and_its_clock_stands_still() -> No
     assert "old" not in "\n".join(said)
     assert "up 01:23:43" in said[0]
     assert "left" not in said[0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"verdict": replace(VERDICT, ended_utc=NOW)},
+        {"death": "the run is dead"},
+        {"status": replace(TROUBLED, phase="over")},
+    ],
+)
+def test_no_duration_of_a_run_that_is_over_or_dead_grows(fields: dict[str, Any]) -> None:
+    said = read_screen(build_scene(**fields, age_s=9_999.0), 160, 50)
+    assert "was up 01:23:45" in said[0]
+    assert "left" not in said[0]
+    [row] = [line for line in said if "judge/1" in line and "node001" in line]
+    assert "65s" in row.split()
 
 
 def test_time_goes_on_between_two_readings_and_a_stall_is_said() -> None:

@@ -6,6 +6,7 @@ that does not decode closes the connection (it is a bug or a stranger).
 
 from typing import Any
 
+from retinue.terms.egress import Denied
 from retinue.terms.launch import LaunchSpec
 from retinue.terms.record import Record
 from retinue.terms.replica import AnyEvent, Exited
@@ -61,6 +62,8 @@ class Hello(Message, frozen=True, tag=True):
     listen_host: str = "127.0.0.1"
     """What {host} is to a service that says `listen: node`."""
     observed: tuple[Observed, ...] = ()
+    guard_off: str = ""
+    """Why no service can be guarded on this node; empty when they can."""
 
 
 class Beat(Message, frozen=True, tag=True):
@@ -124,7 +127,7 @@ class NodeNote(Message, frozen=True, tag=True):
     what: str
     reason: str
     role: str = ""
-    """`agent` | `gateway` | `keeper` | `security` | ``."""
+    """`agent` | `gateway` | `egress supervisor` | `keeper` | `security` | ``."""
 
 
 class TasksSeen(Message, frozen=True, tag=True):
@@ -149,7 +152,15 @@ class NodeFacts(Message, frozen=True, tag=True):
     gave_utc: float
 
 
-FromAgent = Hello | Beat | Report | GatewayBound | GatewayFacts | NodeEnding | NodeNote | TasksSeen | NodeFacts
+class EgressDenied(Message, frozen=True, tag=True):
+    """Destinations that services of this node were refused, with their counts so far."""
+
+    lines: tuple[Denied, ...]
+
+
+FromAgent = (
+    Hello | Beat | Report | GatewayBound | GatewayFacts | NodeEnding | NodeNote | TasksSeen | NodeFacts | EgressDenied
+)
 
 
 # --- controller -> agent ---------------------------------------------------------
@@ -220,6 +231,8 @@ class Route(Record, frozen=True):
     unready_since_utc: float | None = None
     cause: str = ""
     """Why there is no backend, for the typed error."""
+    wants_token: bool = False
+    """Its replicas take the run's token for their API key: it is sent with every request, whatever key came."""
     is_sandbox: bool = False
     """Its replicas have sandboxes, and a request about one goes to the replica that has it, or nowhere."""
     unready: tuple[Backend, ...] = ()
@@ -270,8 +283,23 @@ class AskFacts(Message, frozen=True, tag=True):
     question: int
 
 
+class ReachAddresses(Message, frozen=True, tag=True):
+    """Addresses of the run's nodes, which guarded services may reach; what was told before stays."""
+
+    addresses: tuple[str, ...]
+
+
 FromController = (
-    Welcome | Refused | BindGateway | LaunchOrder | StopOrder | Membership | EndNode | SignalTasks | AskFacts
+    Welcome
+    | Refused
+    | BindGateway
+    | LaunchOrder
+    | StopOrder
+    | Membership
+    | EndNode
+    | SignalTasks
+    | AskFacts
+    | ReachAddresses
 )
 
 

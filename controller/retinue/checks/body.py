@@ -51,7 +51,7 @@ def parse_body(body: bytes, kind: type[Body]) -> Body:
     Errors: Fault 400 names the field, or says what makes it unreadable.
     """
     try:
-        return _read(body, kind)
+        return read_lenient(body, kind)
     except RecursionError:
         raise Fault(400, "checks_unreadable", "cannot read the body: it is nested too deeply") from None
     except ValueError as error:
@@ -69,7 +69,11 @@ def build_error(fault: Fault, service: str) -> bytes:
     return to_json(_ErrorBody(error)) + b"\n"
 
 
-def _read(body: bytes, kind: type[Body]) -> Body:
+def read_lenient(body: bytes, kind: type[Body]) -> Body:
+    """Read JSON, lone surrogates replaced.
+
+    Errors: DecodeError or ValueError says where; RecursionError when it is nested too deeply.
+    """
     try:
         return from_json(body, kind)
     except DecodeError:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import click
 
-from retinue.cli.become import find_cwd, flush_output
+from retinue.cli.become import flush_output
+from retinue.cli.finding import find_run_here
 from retinue.cli.follow import OVER, EndWatch, Follower, find_log_dirs
 from retinue.cli.options import RUN_ARGUMENT, RUN_OPTION
 from retinue.errors import NotReadyError, UsageError
 from retinue.journal.events import EventTail, read_events, render_event
-from retinue.journal.finding import find_attempt, find_run
+from retinue.journal.finding import find_attempt
 from retinue.journal.life import AgeWatch, find_death, measure_age_s
 from retinue.journal.status import Status, describe_age, read_status, render_status
 from retinue.journal.verdict import explain_verdict, read_verdict, render_verdict
@@ -27,7 +28,7 @@ POLL_S = 0.3
 
 
 def find_attempt_dir(run_name: str | None) -> Path:
-    return find_attempt(find_run(run_name, find_cwd()))
+    return find_attempt(find_run_here(run_name))
 
 
 def require_status(attempt_dir: Path) -> Status:
@@ -58,9 +59,10 @@ def status(run_name: str | None, as_json: bool) -> None:
         return
     # Before the verdict is looked for: a run that ends in between is over, not dead.
     death = find_death(attempt_dir.parent)
-    # Its own clock, moved on by the snapshot's age: this host's may be another.
-    click.echo(render_status(found, found.updated_utc + age_s))
     verdict = read_verdict(attempt_dir / files.VERDICT)
+    ended_utc = verdict.ended_utc if verdict is not None else found.updated_utc if death else None
+    # Its own clock, moved on by the snapshot's age: this host's may be another.
+    click.echo(render_status(found, found.updated_utc + age_s, ended_utc))
     if verdict is not None:
         click.echo("\n" + render_verdict(verdict))
     elif death:

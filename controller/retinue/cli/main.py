@@ -10,8 +10,11 @@ import click
 
 from retinue import __version__
 from retinue.cli.doctor_command import COMMANDS as DOCTOR_COMMANDS
+from retinue.cli.index_commands import COMMANDS as INDEX_COMMANDS
 from retinue.cli.inspect_commands import COMMANDS as INSPECT_COMMANDS
 from retinue.cli.manifest_commands import COMMANDS as MANIFEST_COMMANDS
+from retinue.cli.models_command import COMMANDS as MODELS_COMMANDS
+from retinue.cli.rehearse_command import COMMANDS as REHEARSE_COMMANDS
 from retinue.cli.run_commands import COMMANDS as RUN_COMMANDS
 from retinue.cli.submit_commands import COMMANDS as SUBMIT_COMMANDS
 from retinue.cli.top import COMMANDS as TOP_COMMANDS
@@ -44,8 +47,11 @@ COMMANDS = (
     *SUBMIT_COMMANDS,
     *MANIFEST_COMMANDS,
     *INSPECT_COMMANDS,
+    *INDEX_COMMANDS,
     *TOP_COMMANDS,
     *DOCTOR_COMMANDS,
+    *MODELS_COMMANDS,
+    *REHEARSE_COMMANDS,
 )
 for command in COMMANDS:
     cli.add_command(command)

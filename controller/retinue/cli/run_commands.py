@@ -10,10 +10,11 @@ from retinue.channel.messages import Ask
 from retinue.cli.asking import ask_living_run, try_to_stop
 from retinue.cli.become import become_stub, find_cwd, print_warnings, taken_back_on_failure
 from retinue.cli.detach import start_detached
+from retinue.cli.finding import find_run_here
 from retinue.cli.inspect_commands import find_unready
 from retinue.cli.options import MANIFEST, RUN_ARGUMENT, RUN_OPTION
 from retinue.errors import NotReadyError, UsageError
-from retinue.journal.finding import find_attempt, find_run
+from retinue.journal.finding import find_attempt
 from retinue.journal.life import AgeWatch, LifeWatch
 from retinue.journal.status import Status, describe_age, read_status
 from retinue.journal.verdict import Verdict, read_verdict, render_verdict
@@ -133,7 +134,7 @@ def down(run_name: str | None, timeout: float) -> None:
     retinue down                 the latest run here
     retinue down runs/mine       a run by its directory, name or job id
     """
-    run_dir = find_run(run_name, find_cwd())
+    run_dir = find_run_here(run_name)
     path = find_attempt(run_dir) / files.VERDICT
     verdict = read_verdict(path)
     if verdict is None:
@@ -177,7 +178,7 @@ def restart(target: str, run_name: str | None) -> None:
     retinue restart judge        every replica of it
     retinue restart judge/3      one
     """
-    answer = ask_living_run(find_run(run_name, find_cwd()), Ask("restart", target))
+    answer = ask_living_run(find_run_here(run_name), Ask("restart", target))
     if not answer.is_done:
         raise UsageError(answer.text)
     click.echo(answer.text)

@@ -12,7 +12,13 @@ from retinue.cli.options import MANIFEST
 from retinue.errors import AllocationError, UsageError
 from retinue.slurm.script import render_options
 from retinue.slurm.submit import send_script
-from retinue.supervise.submission import Submission, prepare_submission, take_back_submission, write_submission
+from retinue.supervise.submission import (
+    Submission,
+    note_submission,
+    prepare_submission,
+    take_back_submission,
+    write_submission,
+)
 
 RUN_DIR = "--run-dir"
 DRY_RUN = "--dry-run"
@@ -56,16 +62,19 @@ def submit(manifest: Path, words: tuple[str, ...], run_dir: Path | None, dry_run
         return
     while not write_submission(submission, is_new=run_dir is None):
         submission = prepare()
-    send(submission)
+    send(submission, cwd)
 
 
-def send(submission: Submission) -> None:
+def send(submission: Submission, cwd: Path) -> None:
     """Send what is written; what Slurm does not take is taken back. Exits with sbatch's own code."""
+
+    def take_job_id(job_id: str) -> None:
+        note_submission(submission, job_id, cwd)
+        say_sent(submission, job_id)
+
     click.echo(f"sending: {render_command(submission)}", err=True)
     try:
-        sent = send_script(
-            str(submission.script_path), submission.options, submission.env, lambda job_id: say_sent(submission, job_id)
-        )
+        sent = send_script(str(submission.script_path), submission.options, submission.env, take_job_id)
     except AllocationError:
         take_back_submission(submission)
         raise

@@ -12,6 +12,7 @@ import click
 from retinue.channel.messages import Ask
 from retinue.cli.asking import ask_living_run
 from retinue.cli.become import find_cwd
+from retinue.cli.finding import say_newer
 from retinue.cli.options import RUN_ARGUMENT
 from retinue.cli.top_keys import QUIT, RESTART, Shown, press
 from retinue.cli.top_reader import LIMIT_S, PERIOD_S, Reader, read_within
@@ -22,6 +23,7 @@ from retinue.cli.top_view import Scene, compose, compose_plain
 from retinue.errors import RetinueError
 from retinue.journal.finding import find_run
 from retinue.journal.status import Status
+from retinue.journal.submitted import describe_newer
 from retinue.terms.record import replace
 
 PLAIN_COLUMNS = 100
@@ -43,10 +45,12 @@ def top(run_name: str | None, once: bool) -> None:
     """
     cwd = find_cwd()
     run_dir = read_within(LIMIT_S, lambda: find_run(run_name, cwd))
+    newer = read_within(LIMIT_S, lambda: describe_newer(cwd)) if run_name is None else ""
     if once or not can_draw():
+        say_newer(newer, run_dir)
         print_once(run_dir)
         return
-    watch(run_dir)
+    watch(run_dir, newer)
 
 
 def print_once(run_dir: Path) -> None:
@@ -58,22 +62,22 @@ def print_once(run_dir: Path) -> None:
         click.echo(line)
 
 
-def watch(run_dir: Path) -> None:
-    """Show the run until `q`, or until the terminal goes away."""
+def watch(run_dir: Path, newer: str) -> None:
+    """Show the run until `q`, or until the terminal goes away; `newer` is what else there is, for the bottom line."""
     # A name that this terminal cannot write must not end the screen.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     with Screen() as screen:
-        Show(run_dir, screen).go()
+        Show(run_dir, screen, newer).go()
 
 
 class Show:
     """The loop: draw, wait for a key or a second, and so on."""
 
-    def __init__(self, run_dir: Path, screen: Screen) -> None:
+    def __init__(self, run_dir: Path, screen: Screen, newer: str = "") -> None:
         self._run_dir = run_dir
         self._screen = screen
         self._reader = Reader(run_dir, screen.wake)
-        self._choice = Choice()
+        self._choice = Choice(said=newer)
         self._answers: deque[str] = deque()
         """Of the controller, from the threads that asked."""
         self._rows: list[Row] = []

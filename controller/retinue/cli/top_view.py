@@ -56,6 +56,21 @@ class Scene(Record, frozen=True):
     def age_s(self) -> float:
         return self.sight.age_s + max(0.0, self.now_s - self.sight.read_s)
 
+    @property
+    def is_over(self) -> bool:
+        """No time passes for the run any more: it ended, or is dead."""
+        sight = self.sight
+        return bool(sight.verdict or sight.death or (sight.status and sight.status.phase == "over"))
+
+    @property
+    def now_utc(self) -> float:
+        """By the run's clock; of one that is over, its end or its last snapshot."""
+        sight = self.sight
+        if sight.verdict is not None:
+            return sight.verdict.ended_utc
+        updated_utc = sight.status.updated_utc if sight.status else 0.0
+        return updated_utc if self.is_over else updated_utc + self.age_s
+
 
 def fit(text: str, width: int) -> str:
     """Make a text exactly that many columns wide, and harmless to a terminal."""
@@ -104,12 +119,11 @@ def _build_body(scene: Scene, width: int, room: int) -> list[Line]:
 
 
 def _build_head(scene: Scene, width: int) -> list[Line]:
-    status, verdict = scene.sight.status, scene.sight.verdict
+    status = scene.sight.status
     if status is None:
         return [Line(f"retinue  {scene.sight.place}", "title"), Line("no snapshot yet: the run is about to begin")]
-    now_utc = verdict.ended_utc if verdict else status.updated_utc + scene.age_s
-    left = "" if verdict else f"  {_describe_left(status, now_utc)}"
-    up = f"up {format_span(now_utc - status.started_utc)}{left}"
+    left = "" if scene.is_over else f"  {_describe_left(status, scene.now_utc)}"
+    up = f"{'was up' if scene.is_over else 'up'} {format_span(scene.now_utc - status.started_utc)}{left}"
     second = [
         f"trainer {_describe_trainer(status)}",
         f"nodes {count_states(status.nodes)}",
@@ -181,9 +195,8 @@ def _build_services(scene: Scene, width: int, size: int, is_marked: bool = True)
     is_active = is_marked and scene.choice.pane == SERVICES
     columns = build_service_columns(scene.sight.status, width)
     lines = [_build_heading(columns, end - first, len(keys))]
-    now_utc = scene.sight.status.updated_utc + scene.age_s if scene.sight.status else 0.0
     for index in range(first, end):
-        cells, style = build_row_cells(scene.rows[index], now_utc)
+        cells, style = build_row_cells(scene.rows[index], scene.now_utc)
         lines.append(_build_row(columns, cells, style, is_active and index == selected))
     return lines
 
@@ -233,12 +246,11 @@ def _build_log(scene: Scene, width: int, room: int) -> list[Line]:
     focus, log = scene.choice.focus, scene.sight.log
     columns = build_service_columns(scene.sight.status, width)
     lines = [_build_heading(columns, 1, 1)]
-    now_utc = scene.sight.status.updated_utc + scene.age_s if scene.sight.status else 0.0
     status = scene.sight.status
     of_focus: list[Row] = [row for row in (status.services if status else ()) if row.name == focus]
     of_focus += [row for row in (status.replicas if status else ()) if row.id == focus]
     for row in of_focus[:1]:
-        lines.append(_build_row(columns, *build_row_cells(row, now_utc), is_selected=False))
+        lines.append(_build_row(columns, *build_row_cells(row, scene.now_utc), is_selected=False))
         lines.append(Line(f"last: {row.reason}"))
     if log is None or log.target != focus:
         return [*lines, Line(f"log of {focus}: reading", "head")]

@@ -5,7 +5,9 @@ deadline and that no row is lost. Imports the standard library and the terms onl
 """
 
 from retinue.client.endpoints import Endpoint
+from retinue.client.judge_records import Judged, JudgedKind
 from retinue.client.question import Check
+from retinue.client.retrieval_records import Passage, Retrieved, RetrievedKind
 from retinue.client.rollouts import Retinue
 from retinue.client.sandbox import Sandbox
 from retinue.client.sandbox_errors import (
@@ -30,12 +32,17 @@ __all__ = [
     "Ended",
     "Endpoint",
     "Entry",
+    "Judged",
+    "JudgedKind",
     "Outcome",
     "OutcomeKind",
     "Output",
+    "Passage",
     "Piece",
     "Process",
     "Retinue",
+    "Retrieved",
+    "RetrievedKind",
     "Running",
     "Sandbox",
     "SandboxGone",

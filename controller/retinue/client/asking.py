@@ -4,14 +4,14 @@ After its arguments are right nothing but cancellation is raised: an outage is a
 outcome, `infra_failed`.
 """
 
-import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from retinue.client.answer import Broken
 from retinue.client.http import Pool, Target, Unreached
-from retinue.client.patience import Again, Patience, Trouble
+from retinue.client.patience import Again, Trouble
+from retinue.client.persevering import GivenUp, persevere
 from retinue.client.question import BODY_BYTES_MAX, Check, Question, build_body
 from retinue.client.reply import TOO_LARGE, judge_too_large, parse_outcome, read_refusal
 from retinue.terms.outcome import Outcome, OutcomeKind
@@ -88,25 +88,10 @@ async def check_one(line: Line, question: Question, deadline_s: float) -> Outcom
 
     Units:  deadline_s seconds from now, waits for a connection and all attempts included.
     """
-    loop = asyncio.get_running_loop()
-    started_s = loop.time()
-    patience = Patience(line.chance)
-    again: Again | None = None
-    what = "given up"
-    try:
-        async with asyncio.timeout_at(started_s + deadline_s):
-            while True:
-                reply = await _ask_once(line, question)
-                if isinstance(reply, Outcome):
-                    return complete(reply, line, question.check)
-                again = reply
-                wait_s = patience.decide_wait(again, loop.time())
-                if wait_s is None:
-                    break
-                await asyncio.sleep(wait_s)
-    except TimeoutError:
-        what = "no outcome"
-    return build_failure(line, question.check, again, loop.time() - started_s, what)
+    reply = await persevere(lambda: _ask_once(line, question), deadline_s, line.chance)
+    if isinstance(reply, GivenUp):
+        return build_failure(line, question.check, reply.last, reply.waited_s, reply.what)
+    return complete(reply, line, question.check)
 
 
 async def _ask_once(line: Line, question: Question) -> Outcome | Again:

@@ -7,7 +7,7 @@ for an outage, every wait has a deadline, and no row is lost.
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,8 +16,12 @@ from retinue.client.asking import Line, build_default_deadline, check_one
 from retinue.client.batch import Batch
 from retinue.client.endpoints import Endpoint, Endpoints, find_unready, read_endpoints
 from retinue.client.http import parse_target
+from retinue.client.judge_records import Judged
+from retinue.client.judging import JudgeOptions, check_judge, judge
 from retinue.client.pools import Pools
 from retinue.client.question import Check, Question, check_question, check_questions, check_seconds
+from retinue.client.retrieval_records import Retrieved
+from retinue.client.retrieving import check_queries, retrieve
 from retinue.client.sandbox import Sandbox
 from retinue.client.sandbox_create import SandboxOptions, build_create
 from retinue.client.site import CHECKS, HOLD_OUTSIDE_S, SANDBOX, Site, find_url, read_site
@@ -60,6 +64,7 @@ class Retinue:
         self._site = Site(urls=urls, token=token, node=socket.gethostname(), hold_s=hold_s)
         self._caller = caller
         self._pools = Pools()
+        self._models: dict[str, str] = {}
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, *, caller: str | None = None) -> "Retinue":
@@ -72,7 +77,7 @@ class Retinue:
     @classmethod
     def _at(cls, site: Site, caller: str | None) -> "Retinue":
         client = cls.__new__(cls)
-        client._site, client._caller, client._pools = site, caller, Pools()
+        client._site, client._caller, client._pools, client._models = site, caller, Pools(), {}
         return client
 
     async def __aenter__(self) -> "Retinue":
@@ -123,6 +128,47 @@ class Retinue:
         questions = check_questions(checks)
         self._find_url(service)
         return self._stream(questions, service, deadline_s)
+
+    async def retrieve(
+        self,
+        service: str,
+        queries: str | Sequence[str],
+        top_k: int | None = None,
+        *,
+        method: str | None = None,
+        deadline_s: float | None = None,
+    ) -> Retrieved:
+        """Search a corpus, one query or many; all are answered, or none.
+
+        Shape:  `service` is the retrieval service's name; `method` is "bm25", "dense", "hybrid", None: the service's.
+        Units:  top_k passages per query, None: the service's; deadline_s of the whole call, None: a minute and the
+                run's hold.
+        Errors: TypeError, ValueError, UsageError for wrong arguments or a closed client; nothing for an outage.
+        """
+        texts = check_queries(queries, top_k, method)
+        check_seconds(deadline_s, "deadline_s")
+        return await retrieve(self._open_line(service), texts, top_k, method, deadline_s)
+
+    async def judge(
+        self,
+        service: str,
+        messages: str | Sequence[Mapping[str, Any]],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        deadline_s: float | None = None,
+        **options: Unpack[JudgeOptions],
+    ) -> Judged:
+        """Ask a judge, or any model behind the OpenAI API, for one answer.
+
+        Shape:  with `schema` (JSON Schema) the answer is the value that fits it, else the text; `messages` as in the
+                OpenAI API, or one text.
+        Units:  deadline_s of the whole call, None: two minutes and the run's hold.
+        Errors: TypeError, ValueError, UsageError for wrong arguments or a closed client; nothing for an outage, and
+                nothing for an answer that cannot be read: both are `infra_failed`.
+        """
+        question = check_judge(messages, schema, options)
+        check_seconds(deadline_s, "deadline_s")
+        return await judge(self._open_line(service), question, self._models, deadline_s)
 
     def sandbox(
         self,

@@ -15,7 +15,8 @@ from retinue.terms.run import PLAN
 CHECKS = "checks"
 """The default service of a kind, and the kind that stands in for it when no service has that name."""
 SANDBOX = "sandbox"
-DEFAULTS = (CHECKS, SANDBOX)
+RETRIEVAL = "retrieval"
+DEFAULTS = (CHECKS, SANDBOX, RETRIEVAL)
 HOLD_S = 900.0
 """`run.hold` when the plan does not say."""
 HOLD_OUTSIDE_S = 60.0
@@ -67,7 +68,7 @@ def read_site(env: Mapping[str, str], node: str) -> Site:
 def find_url(site: Site, service: str) -> str:
     """Find the URL of a service.
 
-    Shape:  for "checks" and "sandbox", when nothing has that name, the one service of that kind.
+    Shape:  for "checks", "sandbox" and "retrieval", when nothing has that name, the one service of that kind.
     Errors: UsageError names the services there are.
     """
     url = site.urls.get(service) or site.variables.get(f"RETINUE_{name_variable(service)}_URL")

@@ -7,13 +7,16 @@ when it is first needed, and again in a forked child.
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from queue import SimpleQueue
 from typing import Any, TypeVar, Unpack
 
 from retinue.client.endpoints import Endpoint
+from retinue.client.judge_records import Judged
+from retinue.client.judging import JudgeOptions
 from retinue.client.question import Check
+from retinue.client.retrieval_records import Retrieved
 from retinue.client.rollouts import GATE_S, Retinue
 from retinue.client.sandbox_create import SandboxOptions
 from retinue.client.sandbox_sync import SyncSandbox
@@ -98,6 +101,32 @@ class SyncRetinue:
         """Check many, as `Retinue.check_many` does; leaving the loop early ends what is not finished."""
         self._check_open()
         return self._drain(self._retinue.check_many(checks, service=service, deadline_s=deadline_s))
+
+    def retrieve(
+        self,
+        service: str,
+        queries: str | Sequence[str],
+        top_k: int | None = None,
+        *,
+        method: str | None = None,
+        deadline_s: float | None = None,
+    ) -> Retrieved:
+        """Search a corpus, as `Retinue.retrieve` does."""
+        self._check_open()
+        return self._run(self._retinue.retrieve(service, queries, top_k, method=method, deadline_s=deadline_s))
+
+    def judge(
+        self,
+        service: str,
+        messages: str | Sequence[Mapping[str, Any]],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        deadline_s: float | None = None,
+        **options: Unpack[JudgeOptions],
+    ) -> Judged:
+        """Ask a judge, as `Retinue.judge` does."""
+        self._check_open()
+        return self._run(self._retinue.judge(service, messages, schema=schema, deadline_s=deadline_s, **options))
 
     def sandbox(
         self,

@@ -134,8 +134,14 @@ class Doorkeeper:
         """Close what was opened."""
         self._uids.close()
 
-    def list_passed_on(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        """List what a service is sent: a key of its own, but not the run's token, which opens every service."""
+    def list_passed_on(self, headers: Iterable[tuple[str, str]], wants_token: bool = False) -> list[tuple[str, str]]:
+        """List what a service is sent: a key of its own, but not the run's token, which opens every service.
+
+        `wants_token`: the token *is* its key. Clients' libraries always send one, so what they made up is replaced.
+        """
+        if wants_token:
+            kept = [(name, value) for name, value in headers if name.lower() not in ("authorization", "x-api-key")]
+            return [*kept, ("Authorization", f"Bearer {self._token.decode()}")]
         return [(name, value) for name, value in headers if not self._is_token(name.lower(), value)]
 
     def _has_token(self, authorization: Iterable[str], api_key: Iterable[str]) -> bool:

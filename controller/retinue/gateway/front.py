@@ -119,7 +119,7 @@ class Front:
         if is_websocket(headers.items()):
             raise Refusal(501, "retinue_unsupported", "cannot pass WebSocket on: not supported yet", service)
         self._proxy.counts.requests += 1
-        passed_on = self._doorkeeper.list_passed_on(headers.items())
+        passed_on = self._doorkeeper.list_passed_on(headers.items(), self._proxy.table.wants_token(service))
         return await self._proxy.forward(request, passed_on, service, target)
 
     def _answer_own(self, service: str, target: str) -> web.Response:

@@ -238,6 +238,11 @@ class RouteTable:
         listed = [slot for service in self.services.values() for slot in _list_running(service)]
         return list(dict.fromkeys([*listed, *self._own.values()]))
 
+    def wants_token(self, name: str) -> bool:
+        """Say whether a service is sent the run's token."""
+        service = self.services.get(name)
+        return service is not None and service.route.wants_token
+
     def nearest(self, name: str) -> str | None:
         """Return the known service whose name is most like this one."""
         return next(iter(difflib.get_close_matches(name, self.services, n=1)), None)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from retinue.errors import UsageError
 from retinue.journal.rundir import RUNS
+from retinue.journal.submitted import describe_waiting, has_waiting, read_sent
 from retinue.terms import run as files
 from retinue.terms.record import DecodeError, Record, from_json
 
@@ -32,7 +33,7 @@ def find_run(run: str | None, cwd: Path) -> Path:
     """Find the run directory that a command is about.
 
     Shape:  a path, a name under retinue-runs/, or a job id (of a name's end, else of a plan); None: the latest.
-    Errors: UsageError says where it looked, and what is there.
+    Errors: UsageError says where it looked, and what is there; of a job that has made no attempt, what is known of it.
     """
     runs = cwd / RUNS
     for candidate in _list_candidates(run, cwd, runs):
@@ -80,12 +81,30 @@ def _read_job(run_dir: Path) -> str | None:
         return None
 
 
+def _find_waiting(run: str | None, cwd: Path, runs: Path) -> Path | None:
+    """Find the directory of a job that was sent and has made no attempt; without a word, of the one sent last."""
+    if run is None:
+        places = [runs / files.SUBMITTED]
+    else:
+        places = [cwd / run, runs / run] if run not in ("", ".", "..") else []
+        places += [path for path in _list_runs(runs) if _may_be_job(run) and _was_sent_as(path, run)]
+    return next((place.resolve() for place in places if has_waiting(place)), None)
+
+
+def _was_sent_as(run_dir: Path, job_id: str) -> bool:
+    job = read_sent(run_dir)
+    return job is not None and job.job_id == job_id
+
+
 def _may_begin(place: Path, runs: Path) -> bool:
     """Say whether this is a run's directory without a run: its job waits, or failed before it began."""
     return place.is_dir() and (place.parent == runs or (place / files.SCRIPT).exists())
 
 
 def _describe_search(run: str | None, cwd: Path, runs: Path) -> str:
+    waiting = _find_waiting(run, cwd, runs)
+    if waiting is not None:
+        return describe_waiting(waiting)
     # An absolute path is the same from anywhere.
     places = [runs / files.LATEST] if run is None else list(dict.fromkeys((cwd / run, runs / run)))
     looked = ", ".join(map(str, places))
@@ -95,7 +114,7 @@ def _describe_search(run: str | None, cwd: Path, runs: Path) -> str:
     if begun:
         hint = "squeue says whether its job waits; what it printed is in slurm-*.out there"
         return f"cannot find a run at {looked}; {begun[0]} is there, but no attempt has begun in it yet: {hint}"
-    known = [path.name for path in _list_runs(runs) if path.name != files.LATEST]
+    known = [path.name for path in _list_runs(runs) if path.name not in (files.LATEST, files.SUBMITTED)]
     if known:
         more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
         return f"cannot find a run at {looked}; there are {', '.join(known[:SHOWN])}{more}"

@@ -128,15 +128,20 @@ def describe_age(age_s: float) -> str:
     return f"this snapshot is {age_s:.0f} s old: the controller is down, or the file system is full or hangs"
 
 
-def render_status(status: Status, now_utc: float) -> str:
-    """Print a snapshot in 80 columns: sentences are wrapped, tables are cut."""
+def render_status(status: Status, now_utc: float, ended_utc: float | None = None) -> str:
+    """Print a snapshot in 80 columns: sentences are wrapped, tables are cut.
+
+    Units: ended_utc is when the run ended or was last seen alive; None: it goes on, as far as the snapshot knows.
+    """
+    if ended_utc is None and status.phase == "over":
+        ended_utc = status.updated_utc
     head = [f"run {status.name} ({status.run_id}), attempt {status.attempt}: {status.phase}"]
     if status.ended_by:
         head.append(f"ended by {status.ended_by}: {status.cause}")
     age = describe_age(now_utc - status.updated_utc)
     if age and status.phase != "over":
         head.append(age)
-    head.append(_render_trainer(status, now_utc))
+    head.append(_render_trainer(status, now_utc, ended_utc))
     table = ["", f"{'SERVICE':<18} {'READY':>7} {'RESTARTS':>8} {'IN FLIGHT':>9}  LAST"]
     for item in status.services:
         ready = f"{item.ready}/{item.wanted}"
@@ -159,15 +164,20 @@ def _cut(row: str) -> str:
     return row if len(row) <= COLUMNS else row[: COLUMNS - 3] + "..."
 
 
-def _render_trainer(status: Status, now_utc: float) -> str:
+def _render_trainer(status: Status, now_utc: float, ended_utc: float | None) -> str:
     trainer = status.trainer
     how = "" if trainer.code is None else f" with exit code {trainer.code}"
     how = f" by signal {trainer.signal}" if trainer.signal is not None else how
-    left = "" if status.end_utc is None else f", {max(0.0, status.end_utc - now_utc):.0f} s of the allocation left"
+    is_over = ended_utc is not None
+    left = (
+        ""
+        if is_over or status.end_utc is None
+        else f", {max(0.0, status.end_utc - now_utc):.0f} s of the allocation left"
+    )
     pid = f" (pid {trainer.pid})" if trainer.state == "running" else ""
-    up_s = now_utc - status.started_utc
+    up_s = (now_utc if ended_utc is None else ended_utc) - status.started_utc
     clock = time.strftime("%H:%M:%S", time.gmtime(max(0.0, up_s)))
-    return f"trainer: {trainer.state}{pid}{how}; up {clock}{left}"
+    return f"trainer: {trainer.state}{pid}{how}; {'was up' if is_over else 'up'} {clock}{left}"
 
 
 def find_journal_trouble(status: Status) -> list[str]:

@@ -118,7 +118,7 @@ def _count(number: int, word: str, plural: str) -> str:
     return f"{number} {word}{'' if number == 1 else plural}"
 
 
-TURNING_POINTS = ("NodeLost", "Exited", "LaunchRefused", "LivenessLost")
+TURNING_POINTS = ("NodeLost", "Exited", "LaunchRefused", "StartupLost", "LivenessLost")
 RECOVERED = ("ready", "stopped")
 """Phases that make up for an earlier failure: it is published again, or it has done what it was to do."""
 SERVICES_FAILED = ("not_ready", "fail_run", "node_lost")

@@ -23,6 +23,7 @@ from retinue.terms.replica import (
     RestartAsked,
     SetTimer,
     Started,
+    StartupLost,
     StartupPassed,
     StopAsked,
     TimerFired,
@@ -53,6 +54,8 @@ def decide(replica: Replica, event: AnyEvent, now_s: float) -> Decision:
             return _on_launch_refused(replica, event, now_s)
         case StartupPassed():
             return _on_startup_passed(replica, now_s)
+        case StartupLost():
+            return _on_startup_lost(replica, event, now_s)
         case ReadinessChanged():
             return _on_readiness_changed(replica, event, now_s)
         case LivenessLost():
@@ -114,6 +117,13 @@ def _on_startup_passed(replica: Replica, now_s: float) -> Decision:
         return moves.publish(replica, now_s, "startup probe passed, and it has no readiness probe")
     passed = replace(replica, is_startup_passed=True)
     return keep(passed, "startup probe passed; waits for its readiness probe", *moves.cancel_timers(replica))
+
+
+def _on_startup_lost(replica: Replica, event: StartupLost, now_s: float) -> Decision:
+    if replica.phase is not Phase.STARTING or not replica.is_started or replica.is_startup_passed:
+        return keep(replica, f"no effect: {replica.phase.value}, no startup probe is being asked")
+    cause = f": {event.cause}" if event.cause else ""
+    return moves.stop_to_relaunch(replica, now_s, f"its start was given up{cause}", is_failure=True)
 
 
 def _on_readiness_changed(replica: Replica, event: ReadinessChanged, now_s: float) -> Decision:

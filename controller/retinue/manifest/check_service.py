@@ -11,11 +11,15 @@ from retinue.manifest.schema import Probe, Service, parse_secret
 from retinue.manifest.shape import nearest
 from retinue.manifest.shorthand import find_placeholders
 
-PLACEHOLDERS = ("port", "host", "node", "service", "replica", "index", "node_dir", "run_dir", "python")
+PLACEHOLDERS = ("port", "host", "node", "service", "replica", "index", "node_dir", "run_dir", "python", "inner_port")
 """What `{…}` may name in commands, environments and exec probes, beside `{<group>.nodelist}` and `{<group>.count}`."""
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
+
+
+_ASKED = ("http", "tcp", "exec", "progress")
+"""What a probe may ask; the last one only for liveness."""
 
 
 def check_service(service: Service, tree: Tree, at: Path, groups: list[str]) -> Iterator[Finding]:
@@ -50,8 +54,10 @@ def _check_counts(service: Service, tree: Tree, at: Path) -> Iterator[Finding]:
         what = f"not together with per_node: there is one replica on each node of '{service.per_node}'"
         yield tree.found((*at, "replicas"), what, "remove one of them", at_key=True)
     if service.place.on not in (None, service.per_node):
-        what = f"not together with per_node, which already says '{service.per_node}'"
-        yield tree.found((*at, "place", "on"), what, "remove one of them", at_key=True)
+        by_template = " of the template" if tree.place((*at, "per_node")).source else ""
+        what = f"not together with the per_node{by_template}, which says one on each node of '{service.per_node}'"
+        hint = f"write 'per_node: {service.place.on}' instead, for one on each node of '{service.place.on}'"
+        yield tree.found((*at, "place", "on"), what, hint, at_key=True)
 
 
 def _check_restart(service: Service, tree: Tree, at: Path) -> Iterator[Finding]:
@@ -67,18 +73,27 @@ def _check_restart(service: Service, tree: Tree, at: Path) -> Iterator[Finding]:
 
 
 def _check_probe(probe: Probe, tree: Tree, at: Path) -> Iterator[Finding]:
-    kinds = [kind for kind in ("http", "tcp", "exec") if getattr(probe, kind) is not None]
+    kinds = [kind for kind in _ASKED if getattr(probe, kind) is not None]
     # A kind that was written but did not type already has its finding.
-    written = [kind for kind in ("http", "tcp", "exec") if (*at, kind) in tree.keys]
+    written = [kind for kind in _ASKED if (*at, kind) in tree.keys]
+    one_of = f"write exactly one of {', '.join(_ASKED if at[-1] == 'liveness' else _ASKED[:-1])}"
     if not kinds and not written:
-        yield tree.found(at, "asks nothing", "write exactly one of http, tcp, exec", at_key=True)
+        yield tree.found(at, "asks nothing", one_of, at_key=True)
     if len(kinds) > 1:
-        what = f"has {' and '.join(kinds)}"
-        yield tree.found((*at, kinds[1]), what, "write exactly one of http, tcp, exec", at_key=True)
+        yield tree.found((*at, kinds[1]), f"has {' and '.join(kinds)}", one_of, at_key=True)
     if probe.exec == ():
         yield tree.found((*at, "exec"), "is an empty list", "name the program and its arguments")
-    if at[-1] != "startup" and probe.budget_s is not None:
-        yield tree.found((*at, "budget"), "only a startup probe has a budget", "remove it", at_key=True)
+    for key in ("budget", "budget_max") if at[-1] != "startup" else ():
+        if getattr(probe, f"{key}_s") is not None:
+            yield tree.found((*at, key), "only a startup probe has a budget", "remove it", at_key=True)
+    if probe.budget_max_s is not None and probe.budget_max_s < (probe.budget_s or probe.failures * probe.period_s):
+        what = f"budget_max ({probe.budget_max_s:g} s) is shorter than the budget itself"
+        yield tree.found((*at, "budget_max"), what, "it is how far the budget may go on")
+    if at[-1] != "liveness" and probe.progress is not None:
+        what = f"only a liveness probe may ask for progress, not {at[-1]}"
+        yield tree.found((*at, "progress"), what, "ask http: /health there", at_key=True)
+    if probe.progress is None and "stall_s" in probe.model_fields_set:
+        yield tree.found((*at, "stall"), "'stall' has a meaning only beside 'progress'", "remove it", at_key=True)
     if at[-1] != "readiness" and probe.successes != 1:
         what = f"must be 1 for {at[-1]}, not {probe.successes}"
         yield tree.found((*at, "successes"), what, "as in Kubernetes; remove it")
@@ -94,6 +109,8 @@ def _check_env(service: Service, tree: Tree, at: Path) -> Iterator[Finding]:
         kind, where = parse_secret(value) or ("", "")
         if kind == "env" and not _ENV_NAME.fullmatch(where):
             yield tree.found(path, f"{quote(value)} names no variable", "write 'env:NAME'")
+        if kind == "run" and where != "token":
+            yield tree.found(path, f"{quote(value)} is nothing that the run has", "write 'run:token'")
         if kind == "file" and not where.startswith("/"):
             yield tree.found(path, f"{quote(value)} is not an absolute path", "write 'file:/path/to/secret'")
 

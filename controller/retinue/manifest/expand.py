@@ -16,7 +16,7 @@ from retinue.manifest.shorthand import replace_placeholders
 from retinue.manifest.template import ReadTemplate, Shelf, copy_service, parse_template, type_parameters
 
 # Saying one of these replaces whichever of the others the template had.
-_RIVALS = (("http", "tcp", "exec"), ("replicas", "per_node"))
+_RIVALS = (("http", "tcp", "exec", "progress"), ("replicas", "per_node"))
 
 _UNEXPANDED = ["true"]
 """Command of a service whose template cannot be used, so that the rest of it is still checked."""

@@ -30,11 +30,11 @@ Kind = Literal["judge", "retrieval", "user-simulator", "checks", "sandbox", "com
 Condition = Literal["started", "ready", "completed"]
 ExitCode = Annotated[Whole, Field(ge=0, le=255)]
 
-_SECRET = re.compile(r"(?P<kind>env|file):(?!//)(?P<where>.*)", re.DOTALL)
+_SECRET = re.compile(r"(?P<kind>env|file|run):(?!//)(?P<where>.*)", re.DOTALL)
 
 
 def parse_secret(value: str) -> tuple[str, str] | None:
-    """Split `env:NAME` or `file:PATH` into (`env` | `file`, where); None for a plain value.
+    """Split `env:NAME`, `file:PATH` or `run:token` into (`env` | `file` | `run`, where); None for a plain value.
 
     `file://...` is a URL and stays a plain value.
     """
@@ -54,7 +54,7 @@ class HttpCheck(BaseModel):
 
 
 class Probe(BaseModel):
-    """How one probe asks, and how many equal answers in a row count. Exactly one of http, tcp, exec."""
+    """How one probe asks, and how many equal answers in a row count. Exactly one of http, tcp, exec, progress."""
 
     model_config = CONFIG
 
@@ -70,6 +70,10 @@ class Probe(BaseModel):
     """Connect and close: `true` for the replica's own port, or a port number."""
     exec: Texts | None = None
     """Run this list in the replica's environment; exit code 0 passes."""
+    progress: Literal["vllm", "sglang", "llamacpp"] | None = None
+    """Liveness only: read this engine's `/metrics`. Work without a token for `stall` fails; no work passes."""
+    stall_s: PositiveDuration = 60.0
+    """Progress only: how long work may go without a token."""
     period_s: PositiveDuration = 10.0
     """Time between two questions."""
     timeout_s: PositiveDuration = 1.0
@@ -82,6 +86,8 @@ class Probe(BaseModel):
     """Wait before the first question."""
     budget_s: PositiveDuration | None = None
     """Startup only: how long a start may take. Left out: failures x period."""
+    budget_max_s: PositiveDuration | None = None
+    """Startup only: the budget goes on up to this while loading makes progress: log, memory, reads. Left out: not."""
 
 
 class Probes(BaseModel):
@@ -223,8 +229,8 @@ class Service(BaseModel):
     ] = {}
     """Services to wait for: a list (condition `ready`), or name to condition, or name to mapping."""
     env: dict[str, Text] = {}
-    """Environment: name to value. `env:NAME` and `file:/PATH` are secrets: taken from the caller's environment, or
-    read on the node."""
+    """Environment: name to value. `env:NAME`, `file:/PATH` and `run:token` are secrets: taken from the caller's
+    environment, read on the node, or the run's own token, which the gateway then sends with every request."""
     cwd: Text | None = None
     """Working directory. Left out: where the command was given."""
     keep_env: Texts = ()
@@ -249,20 +255,25 @@ class Service(BaseModel):
     @property
     def has_port(self) -> bool:
         """A port is reserved for it: `{port}` is used, or a probe asks the replica's own port."""
-        texts = (
-            *self.command,
-            *self.env.values(),
-            *(word for _, probe in self.probes.present() for word in probe.exec or ()),
-        )
-        return has_placeholder(texts, "port") or any(
-            probe.tcp is True or (probe.http is not None and probe.http.port is None)
+        return has_placeholder(self._texts, "port") or any(
+            probe.tcp is True or probe.progress or (probe.http is not None and probe.http.port is None)
             for _, probe in self.probes.present()
         )
+
+    @property
+    def has_inner_port(self) -> bool:
+        """A block of ports is set aside for it: `{inner_port}` is used."""
+        return has_placeholder(self._texts, "inner_port")
+
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        probed = (word for _, probe in self.probes.present() for word in probe.exec or ())
+        return (*self.command, *self.env.values(), *probed)
 
     @property
     def success(self) -> tuple[int, ...]:
         """Exit codes that mean done, with the default filled in."""
         if self.restart.success is not None:
             return self.restart.success
-        has_port_probe = any(probe.tcp or probe.http for _, probe in self.probes.present())
+        has_port_probe = any(probe.tcp or probe.http or probe.progress for _, probe in self.probes.present())
         return () if self.has_port or has_port_probe else (0,)

@@ -68,6 +68,8 @@ def _adopt(slots: Slots, kept: Kept, descriptors: list[int], seen: Remembered | 
     incarnation.own(Spawned(kept.replica, kept.incarnation, kept.pid, kept.host_pid), note.port)
     if note.port is not None:
         site.ports.remember(kept.replica, note.port)
+    if note.inner_port is not None:
+        site.ports.remember_block(kept.replica, note.inner_port)
     if not kept.is_alive:
         incarnation.take(Reaped(kept.replica, kept.incarnation, kept.code, kept.signal))
     if seen is not None and seen.exited is not None:

@@ -13,16 +13,27 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from retinue.channel.join import Join
-from retinue.channel.messages import Beat, FromAgent, FromController, GatewayFacts, Hello, NodeEnding, Report
+from retinue.channel.messages import (
+    Beat,
+    FromAgent,
+    FromController,
+    GatewayFacts,
+    Hello,
+    NodeEnding,
+    ReachAddresses,
+    Report,
+)
 from retinue.errors import TransientError
 from retinue.node.addresses import read_addresses
 from retinue.node.adoption import Estate
 from retinue.node.exec_probe import ExecProbes
 from retinue.node.facts import LagMeter, read_load_per_cpu, read_memory_free_mib
+from retinue.node.gpus import GpuQuestions
+from retinue.node.guard_link import GuardLink
 from retinue.node.host_watch import watch_settings
 from retinue.node.keeper_link import KeeperLink
 from retinue.node.memory import read_memory, write_memory
-from retinue.node.orders import AgentBeat, End, Handover, Inventory, InventoryDone, ToAgent
+from retinue.node.orders import AgentBeat, DeniedSeen, End, GpusTold, Handover, Inventory, InventoryDone, ToAgent
 from retinue.node.orphan import judge_orphan
 from retinue.node.outbox import Outbox
 from retinue.node.ports import Ports
@@ -82,8 +93,10 @@ class AgentProcess:
         self._loop = asyncio.get_running_loop()
         self._code: asyncio.Future[int] = self._loop.create_future()
         self._keeper = KeeperLink(channel, self._on_packet, lambda: self._end_with(0))
+        self._gpus = GpuQuestions(self._keeper)
         self._lag = LagMeter()
         self._outbox = Outbox()
+        self._guard = GuardLink(self._keeper, self._outbox)
         self._estate: Estate | None = None
         self._dialer: Dialer | None = None
         self._nonce = ""
@@ -116,6 +129,10 @@ class AgentProcess:
                 self._estate.take(packet, descriptors)
             case InventoryDone() if self._estate is not None:
                 self._begin(self._estate)
+            case DeniedSeen():
+                self._guard.take(packet)
+            case GpusTold(text=text):
+                self._gpus.take(text)
             case _ if self.slots is not None and not isinstance(packet, Handover | InventoryDone):
                 self.slots.take(packet)
 
@@ -131,6 +148,7 @@ class AgentProcess:
             ports=Ports(),
             exec_probes=ExecProbes(self._keeper),
             lag=self._lag,
+            read_gpus=self._gpus.read,
             threads=threads,
             has_namespace=inventory.has_namespace,
             never=frozenset({os.getpid(), inventory.keeper_pid, 1}),
@@ -164,12 +182,23 @@ class AgentProcess:
         self._addresses = await read_addresses(slots.site.threads, self.join.node_count)
         dialer = self.ends.build_dialer(
             lambda: self._build_hello(slots, inventory),
-            slots.obey,
-            lambda is_connected, reason: slots.note_controller(is_connected),
+            lambda message: self._obey(slots, message),
+            lambda is_connected, reason: self._note_controller(slots, is_connected),
         )
         self._dialer = dialer
         self._outbox.attach(dialer)
         await dialer.run()  # returns only when this node was refused, which `obey` heard
+
+    def _obey(self, slots: Slots, message: FromController) -> None:
+        if isinstance(message, ReachAddresses):
+            self._guard.tell(message)
+        else:
+            slots.obey(message)
+
+    def _note_controller(self, slots: Slots, is_connected: bool) -> None:
+        slots.note_controller(is_connected)
+        if is_connected:
+            self._guard.retell()
 
     def _build_hello(self, slots: Slots, inventory: Inventory) -> Hello:
         return Hello(
@@ -189,6 +218,7 @@ class AgentProcess:
             addresses=self._addresses,
             listen_host=slots.site.address,
             observed=slots.observe(),
+            guard_off=inventory.guard_off,
         )
 
     async def _beat_controller(self, slots: Slots) -> None:

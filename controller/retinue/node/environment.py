@@ -48,17 +48,20 @@ class Seat(Record, frozen=True):
     host: str
     """What `{host}` is: 127.0.0.1, or the node's address for `listen: node`."""
     port_file: str
+    inner_port: int | None = None
     nodes: tuple[str, ...] = ()
     """Names of the run's nodes, for no_proxy."""
     secret_files: dict[str, str] = {}
     """Environment name -> content, already read."""
 
 
-def build_placeholders(join: Join, host: str, port: int | None) -> dict[str, str]:
+def build_placeholders(join: Join, host: str, port: int | None, inner_port: int | None = None) -> dict[str, str]:
     """Name what only the node knows; `python` is the interpreter that retinue itself runs with there."""
     values = {"host": host, "node_dir": join.node_dir, "python": join.python}
     if port is not None:
         values["port"] = str(port)
+    if inner_port is not None:
+        values["inner_port"] = str(inner_port)
     return values
 
 
@@ -70,7 +73,7 @@ def build_environment(spec: LaunchSpec, own: Mapping[str, str], seat: Seat) -> d
     """
     env = {name: value for name, value in own.items() if not is_dropped(name, spec.keep_env)}
     env.setdefault("PYTHONUNBUFFERED", "1")
-    places = build_placeholders(seat.join, seat.host, seat.port)
+    places = build_placeholders(seat.join, seat.host, seat.port, seat.inner_port)
     env.update({name: expand(value, places) for name, value in spec.env.items()})
     for name in ("no_proxy", "NO_PROXY"):
         env[name] = extend_no_proxy(env.get(name, ""), (*ALWAYS_DIRECT, *seat.nodes))
@@ -78,6 +81,7 @@ def build_environment(spec: LaunchSpec, own: Mapping[str, str], seat: Seat) -> d
         env[DEVICES] = build_visible_devices(spec.gpus, own.get(DEVICES))
     env.update(spec.secrets)
     env.update(seat.secret_files)
+    env.update(dict.fromkeys(spec.token_env, seat.join.token))
     # Last, so that a manifest cannot unmake the tags by which the tree is found and ended.
     env.update(build_tags(spec, seat.join.run_id))
     env.update(

@@ -16,12 +16,11 @@ from typing import NamedTuple
 
 from retinue.node.descriptors import write_body
 from retinue.node.keeper_link import Keeper
-from retinue.node.orders import Reaped, Release, Signal, Spawn, SpawnBody, Spawned, SpawnRefused
+from retinue.node.orders import PROBE_MARK, Reaped, Release, Signal, Spawn, SpawnBody, Spawned, SpawnRefused
 from retinue.node.probe import LATE_S, Answer
+from retinue.terms.egress import EgressRule
 from retinue.terms.replica import Verdict
 
-MARK = "?"
-"""Between replica and probe in the name the keeper knows an exec probe by; no replica id holds it."""
 OUTPUT_BYTES = 512
 """Pebble's cap for the details of a failed check."""
 KEEPER_WAIT_S = 5.0
@@ -37,11 +36,13 @@ class ProbeCommand(NamedTuple):
     env: dict[str, str]
     cwd: str
     timeout_s: float
+    egress: EgressRule | None = None
+    """As its replica."""
 
 
 def is_probe_name(name: str) -> bool:
     """Tell an exec probe from a replica among what the keeper holds."""
-    return MARK in name
+    return PROBE_MARK in name
 
 
 class ExecProbes:
@@ -71,7 +72,7 @@ class ExecProbes:
 
     async def ask(self, replica: str, kind: str, command: ProbeCommand, read_lag_s: Callable[[], float]) -> Answer:
         """Run the command once: exit code 0 passes, the timeout fails and kills its group."""
-        name, number = f"{replica}{MARK}{kind}", time.monotonic_ns()
+        name, number = f"{replica}{PROBE_MARK}{kind}", time.monotonic_ns()
         answers: asyncio.Queue[AnswerPacket] = asyncio.Queue()
         self._running[name, number] = answers
         try:
@@ -113,7 +114,7 @@ class ExecProbes:
             output.close()
 
     def _spawn(self, name: str, number: int, command: ProbeCommand, output: "_Output") -> None:
-        body = write_body(SpawnBody(argv=command.argv, env=command.env, cwd=command.cwd))
+        body = write_body(SpawnBody(argv=command.argv, env=command.env, cwd=command.cwd, egress=command.egress))
         try:
             self._keeper.send(Spawn(name, number), [body, output.write_end])
         finally:

@@ -19,10 +19,11 @@ from retinue.node.prober import Prober
 from retinue.node.questions import Questions, Subject
 from retinue.node.redact import Redactor
 from retinue.node.site import Site
+from retinue.node.startup_watch import Start, watch_startup
 from retinue.node.tree import build_tree
 from retinue.terms.launch import LaunchSpec
 from retinue.terms.record import replace
-from retinue.terms.replica import Exited, LaunchRefused, LivenessLost, ReadinessChanged, Started
+from retinue.terms.replica import Exited, LaunchRefused, LivenessLost, ReadinessChanged, Started, StartupLost
 
 SPAWN_LIMIT_S = 60.0
 """For fork and exec; a binary on a hung file system takes for ever."""
@@ -46,6 +47,7 @@ class Incarnation:
         self.over = asyncio.Event()
         """Answered: nothing of it runs."""
         self.liveness_lost = ""
+        self._waits_for = ""
         self.prober: Prober | None = None
         self.stop_clock: StopClock | None = None
         self._loop = asyncio.get_running_loop()
@@ -60,8 +62,8 @@ class Incarnation:
         self._gone = asyncio.Event()
 
     def describe_failing(self) -> str:
-        """Say why what runs is not ready; empty when it is, or does not run."""
-        return self.prober.describe_failing() if self.prober is not None and self.is_running else ""
+        """Say why what runs, or is to run, is not ready; empty when it is, or is over."""
+        return self.prober.describe_failing() if self.prober is not None and self.is_running else self._waits_for
 
     # --- what happens to it ------------------------------------------------------
 
@@ -136,7 +138,7 @@ class Incarnation:
     async def _launch(self) -> tuple[Subject, int]:
         """Spawn it; gives what is asked from now on, and the read end of its log."""
         self._check_not_stopped()
-        prepared = await prepare(self.site, self.spec)
+        prepared = await prepare(self.site, self.spec, self._note_wait)
         try:
             self._check_not_stopped()
             self._held = set(prepared.send(self.site))
@@ -146,6 +148,10 @@ class Incarnation:
             prepared.close(keeps_log=self.is_running)
         tree = build_tree(self.site, self.spec, self.pid, prepared.log_read)
         return Subject(prepared.note, prepared.body, tree), prepared.log_read
+
+    def _note_wait(self, cause: str) -> None:
+        self._check_not_stopped()
+        self._waits_for = cause
 
     def _check_not_stopped(self) -> None:
         if self._stop_asked.is_set():
@@ -190,7 +196,10 @@ class Incarnation:
         capture = Capture(pipe, LogFiles(self.spec.log_path, self.site.writer), self._redactor)
         questions = Questions(self.site, subject, self.port)
         self.prober = prober = Prober(probes, questions.ask, self._on_probed)
-        watch = asyncio.create_task(questions.watch_port(self._on_port_told, self._release_port))
+        watches = [asyncio.create_task(questions.watch_port(self._on_port_told, self._release_port))]
+        if not probes.is_startup_passed:
+            start = Start(self.spec, subject.tree, capture, prober, self._on_start_lost)
+            watches.append(asyncio.create_task(watch_startup(self.site, start)))
         capture.start()
         prober.start()
         self.site.on_change()
@@ -207,7 +216,8 @@ class Incarnation:
             swept = await self._sweep(subject)
         finally:
             prober.cancel()
-            watch.cancel()
+            for watching in watches:
+                watching.cancel()
             capture.finish()
         self._finish(
             End(self._reaped, swept, was_asked, is_hard, self._reaped_s - self.started_s, capture.last_lines())
@@ -268,6 +278,9 @@ class Incarnation:
             self.liveness_lost = change.cause or "liveness probe failed"
         self.site.report(self.spec.replica, change)
         self.site.on_change()
+
+    def _on_start_lost(self, cause: str) -> None:
+        self.site.report(self.spec.replica, StartupLost(self.spec.incarnation, self._redactor.redact(cause)))
 
     def _on_port_told(self, port: int) -> None:
         self._release_port()

@@ -15,17 +15,22 @@ import time
 from functools import partial
 from pathlib import Path
 
+from retinue.egress.trial import find_machine, find_obstacle
 from retinue.node import kernel
 from retinue.node.agent_role import AgentRole
 from retinue.node.census import build_census, kill_left, kill_namespace
 from retinue.node.descriptors import close_fds
 from retinue.node.gateway_role import GatewayRole
+from retinue.node.guard_role import GuardRole
 from retinue.node.kept import Answers, KeptIncarnation, KeptTable
 from retinue.node.orders import (
     AgentBeat,
+    AskGpus,
     Bind,
     Bound,
+    DeniedSeen,
     End,
+    GpusTold,
     Inventory,
     InventoryDone,
     Release,
@@ -33,6 +38,7 @@ from retinue.node.orders import (
     Signal,
     Spawn,
     TasksTold,
+    TellAddresses,
     TellTasks,
     ToKeeper,
 )
@@ -59,6 +65,8 @@ def run_keeper(settings: NodeSettings, control_fd: int) -> int:
             signal.signal(number, signal.SIG_IGN)
         wakeup_fd = catch_signals((signal.SIGCHLD,))
         kernel.set_death_signal(signal.SIGKILL)
+        # Its children get no capability of it by exec; the egress supervisor, a plain fork, has it.
+        kernel.drop_ambient_capabilities()
     else:
         wakeup_fd = catch_signals((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         kernel.become_subreaper()
@@ -81,7 +89,9 @@ class _Keeper:
         self._settings = settings
         self._link = link
         self._wakeup_fd = wakeup_fd
-        self._kept = KeptTable(settings.tags, Path(settings.node_dir), link.ask_host_pid)
+        off = "under construction" or find_obstacle(settings.has_namespace)
+        self._guard = GuardRole(settings, None if off else find_machine(), off)
+        self._kept = KeptTable(settings.tags, Path(settings.node_dir), link.ask_host_pid, self._guard)
         self._agent = AgentRole(settings)
         self._gateway = GatewayRole(settings)
         self._end_reason = ""
@@ -106,13 +116,19 @@ class _Keeper:
         self._serve_agent(now_s)
         for answer in self._link.take_tasks():
             self._agent.send(TasksTold(answer.signal, answer.told, answer.live))
+        for text in self._link.take_gpus():
+            self._agent.send(GpusTold(text))
         self._gateway.take_beats(now_s)
+        self._guard.hear(now_s)
+        for fd in ready.intersection(self._guard.list_handovers()):
+            self._guard.take_handover(fd)
         for incarnation in self._kept.list_unsettled():
             if incarnation.child.status_fd in ready:
                 self._answer(self._kept.settle(incarnation))
         if has_stalled:
             self._agent.forgive_silence(now_s)
             self._gateway.beats.forgive(now_s)
+            self._guard.forgive(now_s)
         self._tick(now_s)
 
     def _poll(self, wait_s: float) -> set[int]:
@@ -123,12 +139,16 @@ class _Keeper:
             poller.register(self._agent.end, select.POLLIN | (select.POLLOUT if self._agent.has_waiting() else 0))
         if self._gateway.beat_fd is not None:
             poller.register(self._gateway.beat_fd, select.POLLIN)
+        if self._guard.end is not None:
+            poller.register(self._guard.end, select.POLLIN | (select.POLLOUT if self._guard.has_waiting() else 0))
+        for fd in self._guard.list_handovers():
+            poller.register(fd, select.POLLIN)
         for incarnation in self._kept.list_unsettled():
             poller.register(incarnation.child.status_fd, select.POLLIN)
         return {fd for fd, _ in poller.poll(wait_s * 1000)}
 
     def _compute_wait_s(self, now_s: float) -> float:
-        dues = (self._agent.next_due_s(), self._gateway.next_due_s())
+        dues = (self._agent.next_due_s(), self._gateway.next_due_s(), self._guard.next_due_s())
         return max(0.0, min([_TICK_S, *(due - now_s for due in dues if due is not None)]))
 
     def _tick(self, now_s: float) -> None:
@@ -139,6 +159,11 @@ class _Keeper:
         reason = self._gateway.tick(now_s)
         if reason is not None:
             self._agent.send(RoleRestarted("gateway", self._gateway.starts, reason))
+        reason = self._guard.tick(now_s)
+        if reason is not None:
+            self._agent.send(RoleRestarted("egress supervisor", self._guard.starts, reason))
+        if self._agent.end is not None and (lines := self._guard.take_denied()):
+            self._agent.send(DeniedSeen(lines))
         for name in ("agent", "gateway"):
             limit_log(self._settings, name)
 
@@ -156,6 +181,7 @@ class _Keeper:
             if pid == self._agent.pid:
                 self._take_agent_exit(status, now_s)
             self._gateway.take_exit(pid, status, now_s)
+            self._guard.take_exit(pid, status, now_s)
             self._answer(self._kept.take_exit(pid, status))
 
     def _take_agent_exit(self, status: int | None, now_s: float) -> None:
@@ -179,11 +205,13 @@ class _Keeper:
             has_namespace=self._settings.has_namespace,
             weaker=self._settings.weaker,
             agent_host_pid=self._link.ask_host_pid(self._agent.pid),
+            guard_off=self._guard.off,
         )
         self._agent.send(inventory)
         for handover, incarnation in self._kept.build_handovers():
             self._agent.send(handover, partial(self._list_fds, incarnation))
         self._agent.send(InventoryDone())
+        self._guard.tell_all_denied()
         if self._agent.starts > 1:
             self._agent.send(RoleRestarted("agent", self._agent.starts, self._agent.last_reason))
 
@@ -215,8 +243,12 @@ class _Keeper:
                 self._bind(order, now_s)
             case AgentBeat(is_hung=is_hung):
                 self._agent.take_beat(now_s, is_hung)
+            case TellAddresses(addresses=addresses):
+                self._guard.tell(addresses)
             case TellTasks(signal=name, spared_step=step):
                 self._link.tell_tasks(name, step)
+            case AskGpus():
+                self._link.ask_gpus()
             case End(reason=reason):
                 self._end_reason = self._end_reason or reason
 

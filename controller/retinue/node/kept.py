@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from retinue.node.descriptors import close_fds, read_body
+from retinue.node.guard_role import GuardRole
 from retinue.node.orders import Handover, Kept, Reaped, Release, Signal, Spawn, SpawnBody, Spawned, SpawnRefused
-from retinue.node.spawn import WARNINGS, Child, Command, SpawnError, poll_exec, spawn
+from retinue.node.spawn import WARNINGS, Child, Command, SpawnError, Step, poll_exec, spawn
 from retinue.terms.record import DecodeError, Record, to_json
 
 EXITS = "exits.jsonl"
@@ -75,6 +76,7 @@ class KeptTable:
     tags: dict[str, str]
     node_dir: Path
     ask_host_pid: Callable[[int], int]
+    guard: GuardRole
     by_key: dict[tuple[str, int], KeptIncarnation] = field(default_factory=dict)
 
     def spawn(self, order: Spawn, fds: list[int]) -> Answers:
@@ -91,7 +93,7 @@ class KeptTable:
             return [_refuse(order, errno.EBADMSG, f"{len(fds)} descriptors came, {2 + len(order.held)} were named")]
         body_fd, output_fd, *held = fds
         try:
-            child = self._fork(read_body(body_fd, SpawnBody), output_fd)
+            child = self._fork(order.replica, read_body(body_fd, SpawnBody), output_fd)
         except (SpawnError, DecodeError, OSError) as error:
             close_fds([body_fd, *held])
             return [_refuse(order, getattr(error, "errno", None) or errno.EINVAL, str(error))]
@@ -103,10 +105,21 @@ class KeptTable:
         self.by_key[order.replica, order.incarnation] = incarnation
         return []
 
-    def _fork(self, body: SpawnBody, output_fd: int) -> Child:
+    def _fork(self, replica: str, body: SpawnBody, output_fd: int) -> Child:
         env = {**body.env, **self.tags}
         ignored = WARNINGS if "SLURM_JOB_ID" in os.environ else ()
-        return spawn(Command(body.argv, env, cwd=body.cwd, stdout=output_fd, stderr=output_fd, ignored=ignored))
+        command = Command(body.argv, env, cwd=body.cwd, stdout=output_fd, stderr=output_fd, ignored=ignored)
+        expected = self.guard.expect(replica, body.egress)
+        if expected is None:
+            return spawn(command)
+        step: Step = ("egress guard", expected.handover.install)
+        try:
+            child = spawn(command, steps=(step,))
+        except SpawnError:
+            expected.handover.close()
+            raise
+        self.guard.forked(expected, child.pid)
+        return child
 
     def list_unsettled(self) -> list[KeptIncarnation]:
         """List incarnations whose exec is under way; their `child.status_fd` becomes readable."""

@@ -26,6 +26,9 @@ MS_REC, MS_SLAVE = 0x4000, 0x80000
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_CAP_AMBIENT, _AMBIENT_RAISE, _AMBIENT_CLEAR_ALL = 47, 2, 4
+CAP_SYS_PTRACE = 19
+_CAP_VERSION_3 = 0x20080522
 _LAST_FD = 0xFFFFFFFF
 
 
@@ -92,6 +95,22 @@ def set_death_signal(number: int) -> None:
 def become_subreaper() -> None:
     """Have orphaned descendants reparented to the caller."""
     _check(int(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0)))
+
+
+def keep_capability(number: int) -> None:
+    """Have one permitted capability (below 32) survive the next exec. Source: capset(2), capabilities(7), "Ambient"."""
+    header = (ctypes.c_uint32 * 2)(_CAP_VERSION_3, 0)
+    # effective, permitted, inheritable; then the same for capabilities from 32 on.
+    sets = (ctypes.c_uint32 * 6)()
+    _check(int(_LIBC.capget(header, sets)))
+    sets[2] |= 1 << number
+    _check(int(_LIBC.capset(header, sets)))
+    _check(int(_LIBC.prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, ctypes.c_ulong(number), 0, 0)))
+
+
+def drop_ambient_capabilities() -> None:
+    """Have no capability survive an exec that the program's own file does not give."""
+    _check(int(_LIBC.prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL, 0, 0, 0)))
 
 
 def mount(kind: str | None, target: str, flags: int, options: str = "") -> None:

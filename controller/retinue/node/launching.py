@@ -4,19 +4,27 @@ import errno
 import fcntl
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from retinue.errors import EdgeError, PermanentError, TransientError
 from retinue.node.descriptors import close_fds, write_body
-from retinue.node.environment import Seat, build_environment, build_placeholders
+from retinue.node.egress_names import resolve_rule
+from retinue.node.environment import (
+    DEVICES,
+    Seat,
+    build_environment,
+    build_placeholders,
+    build_visible_devices,
+)
+from retinue.node.gpus import wait_until_free
 from retinue.node.memory import Note
 from retinue.node.orders import Spawn, SpawnBody, SpawnRefused
 from retinue.node.site import Site
 from retinue.node.threads import Threads
 from retinue.plan.expand import PlaceholderError, expand
 from retinue.terms.launch import LaunchSpec
-from retinue.terms.record import to_json
+from retinue.terms.record import replace, to_json
 
 PIPE_BYTES = 1 << 20
 """How much a service may print while the agent is being restarted, before its write(2) waits."""
@@ -60,29 +68,35 @@ class Prepared:
             self.reservation.close()
 
 
-async def prepare(site: Site, spec: LaunchSpec) -> Prepared:
+async def prepare(site: Site, spec: LaunchSpec, say_wait: Callable[[str], None]) -> Prepared:
     """Get ready to spawn; nothing runs yet.
 
-    Errors: TransientError (no port, no descriptors, a secret that does not come), PermanentError (a secret
-            that is not there, a placeholder nobody fills, a GPU the agent does not see).
+    Shape:  `say_wait` hears what is waited for, and "" when nothing is any more; what it raises ends the launch.
+    Errors: TransientError (GPU memory that somebody has, no port, no descriptors, a secret or name that does not come),
+            PermanentError (a secret that is not there, a placeholder nobody fills, a GPU the agent does not see).
     """
+    if spec.gpus and spec.incarnation > 1 and not spec.shares_gpus:
+        await wait_until_free(site.read_gpus, build_visible_devices(spec.gpus, site.own_env.get(DEVICES)), say_wait)
     secrets = await read_secret_files(spec.secret_files, site.threads)
+    egress = await resolve_rule(spec.egress, site.threads)
     host = site.address if spec.listen == "node" else LOOPBACK
     reservation, port = site.ports.reserve(spec.replica, host) if spec.wants_port else (None, None)
     try:
-        note = Note(spec=spec, port=port, host=host, port_file=build_port_file(site.join.node_dir, spec))
+        inner_port = site.ports.lend_block(spec.replica) if spec.wants_inner_port else None
+        port_file = build_port_file(site.join.node_dir, spec)
+        note = Note(spec=spec, port=port, host=host, port_file=port_file, inner_port=inner_port)
         seat = build_seat(site, note, secrets)
         # A number that an older incarnation left must not be believed.
         with suppress(OSError):
             os.unlink(note.port_file)
-        return Prepared(note, build_body(site, note, seat), reservation)
+        return Prepared(note, replace(build_body(site, note, seat), egress=egress), reservation)
     except PlaceholderError as error:
         _close(reservation)
         raise PermanentError(f"cannot build the command of {spec.replica}: {error}") from None
     except OSError as error:
         _close(reservation)
         raise TransientError(f"cannot prepare {spec.replica}: {os.strerror(error.errno or 0)}") from None
-    except PermanentError:
+    except EdgeError:
         _close(reservation)
         raise
 
@@ -94,6 +108,7 @@ def build_seat(site: Site, note: Note, secrets: dict[str, str]) -> Seat:
         port=note.port,
         host=note.host,
         port_file=note.port_file,
+        inner_port=note.inner_port,
         nodes=site.nodes,
         secret_files=secrets,
     )
@@ -101,7 +116,7 @@ def build_seat(site: Site, note: Note, secrets: dict[str, str]) -> Seat:
 
 def build_body(site: Site, note: Note, seat: Seat) -> SpawnBody:
     """Say what the keeper executes."""
-    places = build_placeholders(seat.join, seat.host, seat.port)
+    places = build_placeholders(seat.join, seat.host, seat.port, seat.inner_port)
     return SpawnBody(
         argv=tuple(expand(word, places) for word in note.spec.argv),
         env=build_environment(note.spec, site.own_env, seat),

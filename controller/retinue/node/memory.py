@@ -24,6 +24,8 @@ class Note(Record, frozen=True):
     port: int | None
     host: str
     port_file: str
+    inner_port: int | None = None
+    """First of the block of ports it talks to itself by; None: it asked for none."""
 
 
 class Remembered(Record, frozen=True):

@@ -9,7 +9,11 @@ The keeper is the parent of every service from its birth: an agent that dies
 between fork and its own note of the pid loses nothing.
 """
 
+from retinue.terms.egress import Denied, EgressRule
 from retinue.terms.record import Record
+
+PROBE_MARK = "?"
+"""Between replica and probe in the name the keeper knows an exec probe by; no replica id holds it."""
 
 
 class Order(Record, frozen=True, tag_field="o"):
@@ -24,6 +28,8 @@ class SpawnBody(Record, frozen=True):
     cwd: str
     note: str = ""
     """Opaque to the keeper: the agent's own JSON (LaunchSpec, port, ...), given back on re-adoption."""
+    egress: EgressRule | None = None
+    """None: not guarded. Names in it are addresses by now."""
 
 
 # --- agent -> keeper ----------------------------------------------------------------
@@ -81,13 +87,23 @@ class TellTasks(Order, frozen=True, tag=True):
     spared_step: str
 
 
+class AskGpus(Order, frozen=True, tag=True):
+    """Have the outer process ask who has memory of which GPU."""
+
+
+class TellAddresses(Order, frozen=True, tag=True):
+    """Addresses of the allocation's nodes, which guarded services may reach; what was told before stays."""
+
+    addresses: tuple[str, ...]
+
+
 class End(Order, frozen=True, tag=True):
     """End the node: kill all, leave nothing, exit."""
 
     reason: str
 
 
-ToKeeper = Spawn | Signal | Release | Bind | AgentBeat | TellTasks | End
+ToKeeper = Spawn | Signal | Release | Bind | AgentBeat | TellTasks | AskGpus | TellAddresses | End
 
 
 # --- keeper -> agent ----------------------------------------------------------------
@@ -122,6 +138,8 @@ class Inventory(Order, frozen=True, tag=True):
     weaker: str
     agent_host_pid: int = 0
     """Of the agent this is sent to; 0 when the outer process did not answer."""
+    guard_off: str = ""
+    """Why no service can be guarded on this node; empty when they can."""
 
 
 class Handover(Order, frozen=True, tag=True):
@@ -172,7 +190,7 @@ class Bound(Order, frozen=True, tag=True):
 
 
 class RoleRestarted(Order, frozen=True, tag=True):
-    """The keeper started a role again: `agent` (told to the new one) or `gateway`."""
+    """The keeper started a role again: `agent` (told to the new one), `gateway` or `egress supervisor`."""
 
     role: str
     starts: int
@@ -187,4 +205,28 @@ class TasksTold(Order, frozen=True, tag=True):
     live: int
 
 
-ToAgent = Inventory | Handover | InventoryDone | Spawned | SpawnRefused | Reaped | Bound | RoleRestarted | TasksTold
+class GpusTold(Order, frozen=True, tag=True):
+    """Answer to `AskGpus`, when it comes: what nvidia-smi said; empty when there is none."""
+
+    text: str
+
+
+class DeniedSeen(Order, frozen=True, tag=True):
+    """What services were denied: lines with their counts so far; a new agent is told all of them."""
+
+    lines: tuple[Denied, ...]
+
+
+ToAgent = (
+    Inventory
+    | Handover
+    | InventoryDone
+    | Spawned
+    | SpawnRefused
+    | Reaped
+    | Bound
+    | RoleRestarted
+    | TasksTold
+    | GpusTold
+    | DeniedSeen
+)

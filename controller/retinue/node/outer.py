@@ -1,9 +1,8 @@
 """The process that a launcher starts on a node: it stays in the host's namespaces and starts the keeper.
 
-It turns TERM, INT, HUP and the end of file of the stop descriptor into an order
-to end the node, answers the keeper's questions about the host, and proves at the
-end that nothing is left. It prints exactly one JSON line on standard output.
-Single-threaded; never talks to the controller.
+It turns TERM, INT, HUP and the end of file of the stop descriptor into an order to end the node, answers the
+keeper's questions about the host, and proves at the end that nothing is left. It prints exactly one JSON line on
+standard output. Single-threaded; never talks to the controller.
 """
 
 import os
@@ -19,6 +18,7 @@ from retinue.node import kernel
 from retinue.node.census import build_census, find_left, kill_left
 from retinue.node.descriptors import close_fds, receive_packet, send_packet
 from retinue.node.entry import find_node_name, read_entry
+from retinue.node.gpu_reader import GpuReader
 from retinue.node.janitor import Janitor, fork_janitor
 from retinue.node.listeners import describe_holder
 from retinue.node.nodedir import claim_node_dir, keep_owner_access, remove_node_dir
@@ -31,6 +31,8 @@ from retinue.node.settings import (
     EndAsked,
     Ending,
     FromOuter,
+    GpusAre,
+    GpusAsked,
     HolderAsked,
     HolderIs,
     HostPidAsked,
@@ -108,6 +110,7 @@ class _Outer:
         self._keeper: Keeper | None = None
         self._keeper_status: int | None = None
         self._tasks = Tasks(settings.run_id, os.environ)
+        self._gpus = GpuReader(os.environ)
         self._reason = ""
         """Why the node ends; empty while it lives."""
         self._asked_by = ""
@@ -151,7 +154,7 @@ class _Outer:
     def _serve_once(self, keeper: Keeper) -> None:
         poller = select.poll()
         janitor_fd = self._janitor.pidfd if self._janitor else None
-        for fd in (self._wakeup_fd, self._stop_fd, keeper.fd, janitor_fd):
+        for fd in (self._wakeup_fd, self._stop_fd, keeper.fd, janitor_fd, self._gpus.fd):
             if fd is not None:
                 poller.register(fd, select.POLLIN)
         wait_ms = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic()) * 1000
@@ -164,6 +167,8 @@ class _Outer:
             self._answer(keeper)
         if janitor_fd in ready:
             self._replace_janitor()
+        if self._gpus.fd in ready and (text := self._gpus.take()) is not None:
+            self._say(keeper, GpusAre(text))
         if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
             self._insist(keeper)
 
@@ -220,6 +225,8 @@ class _Outer:
             case TasksAsked(signal=name, spared_step=step):
                 told, live = self._tasks.tell(signal.Signals[f"SIG{name}"] if name else 0, step)
                 self._say(keeper, TasksAre(name, told, live))
+            case GpusAsked():
+                self._gpus.start()
             case Ending(reason=reason, is_hung=is_hung):
                 self._reason = self._reason or reason
                 if is_hung:

@@ -15,6 +15,8 @@ from retinue.node.settings import (
     EndAsked,
     Ending,
     FromOuter,
+    GpusAre,
+    GpusAsked,
     Greeting,
     HolderAsked,
     HolderIs,
@@ -43,6 +45,7 @@ class OuterLink:
         self.end_reason = ""
         """Why the node is to end; empty while it is not."""
         self._tasks: list[TasksAre] = []
+        self._gpus: list[str] = []
         self.greeting = Greeting(0, 0)
         end.setblocking(False)
 
@@ -92,6 +95,15 @@ class OuterLink:
         answers, self._tasks = self._tasks, []
         return answers
 
+    def ask_gpus(self) -> None:
+        """Ask who has memory of which GPU; the answer is not waited for."""
+        self._say(GpusAsked())
+
+    def take_gpus(self) -> list[str]:
+        """Give the answers about GPUs that have come."""
+        answers, self._gpus = self._gpus, []
+        return answers
+
     def tell_ending(self, reason: str, is_hung: bool) -> None:
         self._say(Ending(reason, is_hung))
 
@@ -139,4 +151,6 @@ class OuterLink:
             self.end_reason = said.reason
         if isinstance(said, TasksAre):
             self._tasks.append(said)
+        if isinstance(said, GpusAre):
+            self._gpus.append(said.text)
         return said

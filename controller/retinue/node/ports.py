@@ -21,6 +21,10 @@ LOWEST = 20_000
 HIGHEST = 65_535
 TRIES = 400
 LONGEST_PORT_FILE_BYTES = 64
+BLOCK = 100
+"""Inner ports of one replica: an engine takes some tens, counting up from the first (vLLM's VLLM_PORT)."""
+BLOCK_LOOKED_AT = 4
+"""Of its ports that must be free when a block is lent; past those the engine itself counts on."""
 
 
 def read_ephemeral_range() -> tuple[int, int]:
@@ -48,6 +52,8 @@ class Ports:
         self._dice = dice or random.Random()
         self._last: dict[str, int] = {}
         """Replica -> port of its last incarnation: asked for again, so that a TCP service's address rarely moves."""
+        self._blocks: dict[str, int] = {}
+        """Replica -> first of its inner ports; kept for its next incarnation."""
         self._taken: set[int] = set()
         """Ports on which a stranger answered."""
 
@@ -83,6 +89,28 @@ class Ports:
         """Never offer this port again: somebody else answers on it."""
         self._taken.add(port)
 
+    def lend_block(self, replica: str) -> int:
+        """Set a block of BLOCK ports aside that no other replica of this node is lent; its first one.
+
+        Nothing is bound: the engine binds what it needs, and skips what a stranger has.
+        Errors: TransientError when no block is free.
+        """
+        if replica in self._blocks:
+            return self._blocks[replica]
+        low, high = read_ephemeral_range()
+        starts = [port for port in range(LOWEST, HIGHEST - BLOCK, BLOCK) if not low - BLOCK < port <= high]
+        free = [port for port in starts or range(LOWEST, HIGHEST - BLOCK, BLOCK) if port not in self._blocks.values()]
+        self._dice.shuffle(free)
+        for port in free:
+            if all(_is_free(port + offset) for offset in range(BLOCK_LOOKED_AT)):
+                self._blocks[replica] = port
+                return port
+        raise TransientError(f"cannot find {BLOCK} ports in a row outside {low}-{high} for {replica}")
+
+    def remember_block(self, replica: str, port: int) -> None:
+        """Note the block that a re-adopted incarnation has."""
+        self._blocks[replica] = port
+
     def _keep(self, replica: str, reservation: socket.socket) -> tuple[socket.socket, int]:
         port = int(reservation.getsockname()[1])
         self._last[replica] = port
@@ -101,6 +129,14 @@ def _bind(host: str, port: int, *, is_shared: bool) -> socket.socket:
         reservation.close()
         raise
     return reservation
+
+
+def _is_free(port: int) -> bool:
+    try:
+        _bind("127.0.0.1", port, is_shared=False).close()
+    except OSError:
+        return False
+    return True
 
 
 def read_port_file(path: str) -> int | None:

@@ -76,7 +76,7 @@ def _translate(error: OSError, where: str) -> Answer:
 
 
 async def _ask(spec: ProbeSpec, target: Target, port: int) -> Answer:
-    reader, writer, address = await _connect(target.addresses, port)
+    reader, writer, address = await connect(target.addresses, port)
     try:
         owner = await target.check_owner(port, address)
         if owner.holder is None and not owner.is_unreadable:
@@ -88,7 +88,7 @@ async def _ask(spec: ProbeSpec, target: Target, port: int) -> Answer:
         writer.close()
 
 
-async def _connect(addresses: tuple[str, ...], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, str]:
+async def connect(addresses: tuple[str, ...], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, str]:
     """Connect to the first address that accepts; the first refusal is the one that is told."""
     first: OSError | None = None
     for address in addresses:

@@ -29,6 +29,11 @@ class Prober:
         self._timer: asyncio.Task[None] | None = None
         self._ended: list[asyncio.Task[None]] = []
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether its startup probe is still being asked."""
+        return self._timer is not None and not self.state.is_startup_passed
+
     def describe_failing(self) -> str:
         """Say why it is not ready, by the probe that was asked last; empty when it is, or nobody was asked yet."""
         if self.state.is_ready:

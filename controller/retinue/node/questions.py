@@ -13,7 +13,9 @@ from retinue.node.memory import Note
 from retinue.node.orders import SpawnBody
 from retinue.node.ports import read_port_file
 from retinue.node.probe import Answer, Target, probe_port
+from retinue.node.progress_probe import ProgressProbe
 from retinue.node.site import Site
+from retinue.node.startup_watch import find_loader_names, find_loaders
 from retinue.node.tree import Tree, find_tree
 from retinue.plan.expand import PlaceholderError, expand
 from retinue.terms.launch import ProbeSpec
@@ -42,6 +44,7 @@ class Questions:
         self._subject = subject
         self._holders: dict[tuple[int, str], Holder] = {}
         """Who was found listening, so that all but the first ask cost one readlink."""
+        self._progress: ProgressProbe | None = None
         host = subject.note.host
         self._addresses = LOOPBACKS if host in LOOPBACKS else (host,)
 
@@ -55,19 +58,33 @@ class Questions:
 
         if spec.exec_argv:
             return await self._ask_exec(spec, read_lag_s)
+        target = Target(self._addresses, self.port, self.check_owner)
         try:
-            return await probe_port(spec, Target(self._addresses, self.port, self.check_owner), read_lag_s)
+            if spec.progress:
+                return await self._find_progress(spec).ask(target, self._find_loaders)
+            return await probe_port(spec, target, read_lag_s)
         except TransientError as error:
             return Answer(Verdict.UNKNOWN, str(error))
 
+    def _find_progress(self, spec: ProbeSpec) -> ProgressProbe:
+        """The one that has seen what this engine did before; its time begins with the first question."""
+        if self._progress is None:
+            token = self._site.join.token if self._subject.note.spec.token_env else ""
+            self._progress = ProgressProbe(spec, token, self._site.lag.worst_since)
+        return self._progress
+
+    async def _find_loaders(self) -> dict[int, str]:
+        names = find_loader_names(self._subject.note.spec)
+        return await self._site.threads.run(find_loaders, self._subject.tree, names)
+
     async def _ask_exec(self, spec: ProbeSpec, read_lag_s: Callable[[], float]) -> Answer:
         note, body = self._subject.note, self._subject.body
-        places = build_placeholders(self._site.join, note.host, self.port)
+        places = build_placeholders(self._site.join, note.host, self.port, note.inner_port)
         try:
             argv = tuple(expand(word, places) for word in spec.exec_argv)
         except PlaceholderError as error:
             return Answer(Verdict.FAIL, str(error))
-        command = ProbeCommand(argv, body.env, body.cwd, spec.timeout_s)
+        command = ProbeCommand(argv, body.env, body.cwd, spec.timeout_s, body.egress)
         return await self._site.exec_probes.ask(note.spec.replica, spec.kind.value, command, read_lag_s)
 
     async def check_owner(self, port: int, address: str) -> Ownership:

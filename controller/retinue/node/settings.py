@@ -45,6 +45,8 @@ class NodeSettings(Record, frozen=True):
     gateway_backoff_max_s: float = 5.0
     gateway_forgiven_s: float = 60.0
     """A gateway that lived this long is started again at once."""
+    guard_timeout_s: float = 2.5
+    """The same of an egress supervisor: services wait for it, and for no longer than 5 s whatever becomes of it."""
     log_limit_bytes: int = 4 * 1024 * 1024
     """agent.log and gateway.log are emptied when they are longer."""
     end_limit_s: float = 8.0
@@ -103,7 +105,13 @@ class TasksAre(Said, frozen=True, tag=True):
     live: int
 
 
-FromOuter = Greeting | EndAsked | HostPidIs | HolderIs | TasksAre
+class GpusAre(Said, frozen=True, tag=True):
+    """Answer to `GpusAsked`."""
+
+    text: str
+
+
+FromOuter = Greeting | EndAsked | HostPidIs | HolderIs | TasksAre | GpusAre
 
 
 # --- keeper -> outer process --------------------------------------------------------------
@@ -136,4 +144,8 @@ class TasksAsked(Said, frozen=True, tag=True):
     spared_step: str
 
 
-ToOuter = HostPidAsked | HolderAsked | TasksAsked | Ending
+class GpusAsked(Said, frozen=True, tag=True):
+    """Who on the host has memory of which GPU."""
+
+
+ToOuter = HostPidAsked | HolderAsked | TasksAsked | GpusAsked | Ending

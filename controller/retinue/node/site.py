@@ -9,6 +9,7 @@ from retinue.channel.join import Join
 from retinue.node.capture import LogWriter
 from retinue.node.exec_probe import ExecProbes
 from retinue.node.facts import LagMeter
+from retinue.node.gpus import ReadGpus
 from retinue.node.keeper_link import Keeper
 from retinue.node.ports import Ports
 from retinue.node.threads import Threads
@@ -37,6 +38,7 @@ class Site:
     ports: Ports
     exec_probes: ExecProbes
     lag: LagMeter
+    read_gpus: ReadGpus
     threads: Threads
     """For scans of /proc and reads of secrets: what may hang."""
     has_namespace: bool

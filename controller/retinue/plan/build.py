@@ -10,7 +10,7 @@ from retinue.allocation.nodelist import compress_nodelist
 from retinue.allocation.records import Allocation
 from retinue.errors import PlanError
 from retinue.manifest.schema import Manifest, Service
-from retinue.plan.expand import PlaceholderError, expand_known, find_placeholders
+from retinue.plan.expand import PlaceholderError, expand_known
 from retinue.plan.launches import (
     Site,
     build_egress,
@@ -21,6 +21,7 @@ from retinue.plan.launches import (
 from retinue.plan.places import ALL, Ledger, Place, Want, build_groups
 from retinue.plan.records import GroupPlan, Plan, ReplicaPlan, ServicePlan, TrainerPlan
 from retinue.plan.seats import has_node_placeholder, place_launch
+from retinue.plan.trainer_words import check_trainer_words
 
 MIB = 1024 * 1024
 
@@ -36,15 +37,16 @@ def build_plan(
     """Place every replica of the manifest on a node of the allocation.
 
     Shape:  replicas are placed in manifest order; ids are `judge/0`; trainer_argv empty: no trainer (`up`).
-    Errors: PlanError lists every service that does not fit, and what was free.
+    Errors: PlanError lists every service that does not fit, and what was free; UsageError for a placeholder of the
+            trainer's command that is misspelt.
     Source: start lanes follow pebble's StartOrder.
     """
-    warnings: list[str] = []
+    warnings = check_trainer_words(trainer_argv, manifest.nodes)
     groups = _build_groups(manifest, allocation, warnings)
     lanes = _build_lanes({name: tuple(service.depends_on) for name, service in manifest.services.items()})
     site = Site(start_dir=start_dir, attempt_dir=attempt_dir, mapping=_build_mapping(groups, run_dir))
     replicas = _build_replicas(manifest, allocation, groups, site)
-    trainer = _build_trainer(manifest, trainer_argv, site.mapping, warnings)
+    trainer = _build_trainer(manifest, trainer_argv, site.mapping)
     warnings.extend(_check_shared_nodes(trainer, groups, replicas))
     warnings.extend(_check_unknown_memory(manifest, allocation))
     warnings.extend(check_fixed_ports(manifest))
@@ -219,15 +221,8 @@ def _build_replica(
     )
 
 
-def _build_trainer(
-    manifest: Manifest, argv: Sequence[str], mapping: Mapping[str, str], warnings: list[str]
-) -> TrainerPlan:
+def _build_trainer(manifest: Manifest, argv: Sequence[str], mapping: Mapping[str, str]) -> TrainerPlan:
     trainer = manifest.trainer
-    for word in argv:
-        for name in find_placeholders(word):
-            if name.endswith((".nodelist", ".count")) and name not in mapping:
-                known = ", ".join(f"{{{key}}}" for key in mapping if key != "run_dir")
-                warnings.append(f"trainer: {{{name}}} is left as it is, no such group of nodes; there is {known}")
     return TrainerPlan(
         group=trainer.on,
         argv=tuple(expand_known(word, mapping) for word in argv),

@@ -1,10 +1,8 @@
 """The plan in plain lines, for `retinue plan` and for the log of a run."""
 
 from retinue.allocation.nodelist import compress_nodelist
+from retinue.plan.launches import EXEMPT_KINDS
 from retinue.plan.records import Egress, Plan, ReplicaPlan, ServicePlan
-
-EXEMPT_KINDS = ("checks", "sandbox")
-"""Their workloads have no network at all, so there is nothing to guard."""
 
 
 def render_plan(plan: Plan) -> list[str]:

@@ -10,13 +10,18 @@ from retinue.plan.expand import expand
 from retinue.plan.records import Dependency, ServicePlan
 from retinue.plan.records import Egress as EgressPlan
 from retinue.plan.seats import NODE_KEEP
-from retinue.terms.launch import LaunchSpec, ProbeKind, ProbeSpec, StopSpec
+from retinue.terms.egress import EgressRule
+from retinue.terms.launch import LaunchSpec, ProbeKind, ProbeSpec, StopSpec, compute_budget_s
 from retinue.terms.record import Record
 from retinue.terms.replica import Policy, RestartPolicy
 
 IMPLIED_PERIOD_S = 1.0
 """Of the readiness probe a service gets without having written one: a bare connect costs nothing, and waiting ten
 seconds for a server that listens after one would look like a fault."""
+
+
+EXEMPT_KINDS = ("checks", "sandbox")
+"""Their workloads have no network at all, so there is nothing to guard."""
 
 
 class Site(Record, frozen=True):
@@ -46,9 +51,11 @@ def build_launch(name: str, service: Service, index: int, site: Site) -> LaunchS
         incarnation=0,
         argv=tuple(expand(word, known, keep) for word in service.command),
         env={key: expand(value, known, keep) for key, value in plain.items()},
+        token_env=tuple(key for key, secret in secrets.items() if secret and secret[0] == "run"),
         secret_files={key: secret[1] for key, secret in secrets.items() if secret and secret[0] == "file"},
         cwd=_resolve_cwd(service.cwd, site.start_dir),
         wants_port=service.has_port,
+        wants_inner_port=service.has_inner_port,
         port_reuse=service.port_reuse,
         listen=service.listen,
         probes=_build_probes(service, known, keep),
@@ -56,19 +63,22 @@ def build_launch(name: str, service: Service, index: int, site: Site) -> LaunchS
         okay_delay_s=service.okay_delay_s,
         log_path=f"{site.attempt_dir}/logs/{name}.{index}/launch-{{n}}.log",
         keep_env=service.keep_env,
+        egress=build_rule(service),
+        shares_gpus=service.place.share_gpus,
     )
 
 
 def build_policy(service: Service, launch: LaunchSpec, is_movable: bool) -> Policy:
     """Build what `decide` needs to know of each replica of a service.
 
-    Units:  startup_budget_s counts from exec: the probe's budget, else initial delay + failures x period.
+    Units:  startup_budget_s counts from exec: the probe's budget, else initial delay + failures x period. Where the
+            budget may go on, its limit: the agent says when it is over before.
     Source: the default is Kubernetes' startup probe.
     """
     budget_s = None
     for probe in launch.probes:
         if probe.kind is ProbeKind.STARTUP:
-            budget_s = probe.budget_s or probe.initial_delay_s + probe.failures * probe.period_s
+            budget_s = probe.budget_max_s or compute_budget_s(probe)
     restart = service.restart
     return Policy(
         restart=RestartPolicy(
@@ -104,6 +114,7 @@ def build_service(name: str, service: Service, replicas: tuple[str, ...], lane: 
         ),
         on_exhausted=service.restart.on_exhausted,
         egress=build_egress(service.egress),
+        wants_token=any(secret and secret[0] == "run" for secret in secrets.values()),
         env_secrets=tuple((key, secret[1]) for key, secret in secrets.items() if secret and secret[0] == "env"),
         start_lane=lane,
     )
@@ -112,6 +123,12 @@ def build_service(name: str, service: Service, replicas: tuple[str, ...], lane: 
 def build_egress(rule: Egress | None) -> EgressPlan:
     """Turn the manifest's rule into the plan's; None is `off`."""
     return EgressPlan(is_on=False) if rule is None else EgressPlan(udp=rule.udp, allow=rule.allow)
+
+
+def build_rule(service: Service) -> EgressRule | None:
+    """Say how a node guards it; None: `off`, or its workloads have no network at all."""
+    rule = service.egress
+    return None if rule is None or service.kind in EXEMPT_KINDS else EgressRule(udp=rule.udp, allow=rule.allow)
 
 
 def _build_probes(service: Service, known: Mapping[str, str], keep: frozenset[str]) -> tuple[ProbeSpec, ...]:
@@ -130,6 +147,8 @@ def _build_probe(kind: ProbeKind, probe: Probe, known: Mapping[str, str], keep: 
         kind=kind,
         http_path=probe.http.path if probe.http is not None else None,
         tcp=probe.tcp is not None,
+        progress=probe.progress or "",
+        stall_s=probe.stall_s,
         exec_argv=tuple(expand(word, known, keep) for word in probe.exec or ()),
         port=port,
         period_s=probe.period_s,
@@ -138,6 +157,7 @@ def _build_probe(kind: ProbeKind, probe: Probe, known: Mapping[str, str], keep: 
         successes=probe.successes if kind is ProbeKind.READINESS else 1,
         initial_delay_s=probe.initial_delay_s,
         budget_s=probe.budget_s if kind is ProbeKind.STARTUP else None,
+        budget_max_s=probe.budget_max_s if kind is ProbeKind.STARTUP else None,
     )
 
 

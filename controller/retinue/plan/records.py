@@ -78,6 +78,8 @@ class ServicePlan(Record, frozen=True):
     egress: Egress = Egress()
     env_secrets: tuple[tuple[str, str], ...] = ()
     """(environment name, caller's environment name) for `env:NAME` references; no values."""
+    wants_token: bool = False
+    """Gateways send the run's token with every request: its replicas know it as their API key."""
     start_lane: int = 0
     """Services of lane n wait for nothing in lanes > n."""
 
@@ -125,6 +127,8 @@ class Plan(Record, frozen=True):
     """`node: {namespace: off}` is False."""
     kill_wait_s: float = 30.0
     """In Slurm: from the TERM to every process of the job (scancel, time limit) to its KILL, and no earlier."""
+    preempt_grace_s: float = 0.0
+    """In Slurm: what the partition gives a preempted job, from the TERM to its steps until it is ended as above."""
     orphan_grace_s: float = 60.0
     join_timeout_s: float = 120.0
     warnings: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from retinue.plan.expand import expand, find_placeholders
 from retinue.terms.launch import LaunchSpec
 from retinue.terms.record import replace
 
-NODE_KEEP = frozenset({"port", "host", "node_dir", "python"})
+NODE_KEEP = frozenset({"port", "host", "node_dir", "python", "inner_port"})
 """Placeholders that only the node can fill."""
 
 

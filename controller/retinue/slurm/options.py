@@ -97,8 +97,12 @@ class Asked(Record, frozen=True):
     """(long name, value) as given; a flag's value is empty."""
     node_count: int | None = None
     """At least so many; None: not said, or not to be known."""
+    listed_count: int = 0
+    """Hosts that `--nodelist` names: these, and more where more are asked for."""
     gpus_per_node: int | None = None
     """None: not said, or a total that is shared out by Slurm."""
+    time_limit_s: float | None = None
+    """The shortest that Slurm may set; None: not said, or none."""
 
     def has(self, *names: str) -> bool:
         return any(name in names for name, _ in self.options)
@@ -121,8 +125,9 @@ def read_sbatch_options(argv: Sequence[str], env: Mapping[str, str]) -> Asked:
     for name, why in REFUSED.items():
         if asked.has(name):
             raise UsageError(f"cannot submit with --{name}: {why}")
-    node_count = _count_nodes(asked)
-    return Asked(asked.options, node_count, _count_gpus(asked, node_count))
+    listed_count = _count_listed(asked)
+    node_count = _count_nodes(asked, listed_count)
+    return Asked(asked.options, node_count, listed_count or 0, _count_gpus(asked, node_count), _find_time_limit(asked))
 
 
 def _split(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -163,19 +168,58 @@ def _take_value(words: Iterator[str], option: str) -> str:
     return value
 
 
-def _count_nodes(asked: Asked) -> int | None:
+def _count_nodes(asked: Asked, listed_count: int | None) -> int | None:
     """The smallest number of nodes that the options allow; sbatch's own default is one."""
     text = asked.last("nodes")
     if text is not None:
         match = re.match(r"[0-9]{1,6}(?=$|[-:,])", text)
-        return int(match[0]) if match else None
-    listed = asked.last("nodelist")
-    if listed is not None and "/" not in listed:
-        try:
-            return len(parse_nodelist(listed))
-        except AllocationError:
-            return None
+        return max(int(match[0]), listed_count or 0) if match else None
+    if listed_count or listed_count is None:
+        return listed_count
     return None if asked.has(*NODE_OPTIONS) else 1
+
+
+def _count_listed(asked: Asked) -> int | None:
+    """Hosts of `--nodelist`, each once; 0: not given; None: its names are in a file, or cannot be read.
+
+    Source: sbatch(1): all of them, "and possibly additional hosts as needed"; duplicates are ignored. Without --nodes
+            their number is the number of nodes.
+    """
+    listed = asked.last("nodelist")
+    if listed is None:
+        return None if asked.has("nodefile") else 0
+    if "/" in listed:
+        return None
+    try:
+        return len(set(parse_nodelist(listed)))
+    except AllocationError:
+        return None
+
+
+def _find_time_limit(asked: Asked) -> float | None:
+    """Of --time, and of --time-min to which Slurm may shorten it."""
+    limits = [parse_time_limit_s(asked.last(name) or "") for name in ("time", "time-min")]
+    return min((limit_s for limit_s in limits if limit_s), default=None)
+
+
+def parse_time_limit_s(text: str) -> float | None:
+    """Read a time limit: `90`, `2:00:00`, `1-12`; None: no limit, or nothing that Slurm takes.
+
+    Units: seconds; whole minutes, as Slurm rounds up.
+    Source: --time in sbatch(1): minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes and
+            days-hours:minutes:seconds; 0 is no limit.
+    """
+    match = re.fullmatch(r"(?:([0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?", text.strip())
+    if match is None:
+        return None
+    days, *rest = match.groups()
+    numbers = [int(number) for number in rest if number is not None]
+    if days is None:
+        hours, minutes, seconds = ([0, *numbers, 0] if len(numbers) < 3 else numbers)[:3]
+    else:
+        hours, minutes, seconds = [*numbers, 0, 0][:3]
+    total_s = int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+    return float(-(-total_s // 60) * 60) or None
 
 
 def _count_gpus(asked: Asked, node_count: int | None) -> int | None:

@@ -10,6 +10,9 @@ from retinue.allocation.nodelist import parse_nodelist
 from retinue.errors import AllocationError
 from retinue.terms.record import Record
 
+NOISE = ("srun: cluster configuration lacks support for cpu binding",)
+"""How lines begin that are for nobody to read: this one comes with every start where Slurm binds nothing."""
+
 _ENDED = re.compile(r"srun: error: (?P<nodes>\S+): tasks? [0-9,-]+: (?P<text>.+)")
 _FAILED = re.compile(r"srun: error: (?P<text>Node failure) on (?P<nodes>\S+)")
 _REFUSED = re.compile(r"srun: error: (?P<text>Task launch for \S+ failed) on node (?P<nodes>[^\s:]+)(?P<more>: .+)?")

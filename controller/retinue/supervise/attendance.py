@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from retinue.channel.messages import (
     Beat,
     BindGateway,
+    EndNode,
     FromAgent,
     GatewayBound,
     GatewayFacts,
@@ -23,9 +24,6 @@ from retinue.terms.replica import NodeLost, Phase
 
 if TYPE_CHECKING:
     from retinue.supervise.run import Run
-
-IDLE_WORDS = "srun: cluster configuration lacks support for cpu binding"
-"""Said on every start where Slurm binds nothing: no cause of anything."""
 
 
 class Attendance:
@@ -57,6 +55,9 @@ class Attendance:
         run.fleet.reconcile(node, hello.observed)
         if has_moved and any(seat.replica.phase is Phase.READY for seat in run.fleet.on_node(node)):
             run.fleet.new_routes.add(node)
+        if run.state.phase is RunPhase.ENDING:
+            # Its line was cut just when it was to be told.
+            run.edges.agents.send(node, EndNode("the run is over"))
 
     def take_message(self, node: str, message: FromAgent) -> None:
         """Take what an agent says of its node."""
@@ -84,8 +85,12 @@ class Attendance:
 
     def take_leave(self, node: str) -> None:
         """An agent that leaves comes back, but not at the end of the run."""
-        if self.run.state.phase is RunPhase.ENDING or self.run.state.ending_is(Cause.STUB_LOST):
+        run = self.run
+        if run.state.ending_is(Cause.STUB_LOST):
             self.lose(node, "its agent left while the run ended")
+        elif run.state.phase is RunPhase.ENDING:
+            run.nodes.change(node, has_left=True)
+            run.edges.agents.forget(node)
 
     def take_report(self, node: str, report: dict[str, object]) -> None:
         """A node's outer process ended: one that had not even a keeper has refused, any other is lost."""
@@ -98,15 +103,16 @@ class Attendance:
         note = _first_line(str(report.get("note", ""))) or "it ended and did not say why"
         if run.state.phase is RunPhase.JOINING and not report.get("rung"):
             run.teardown.begin(Cause.NOT_READY, f"node {node} cannot take part: {note}")
-        self.lose(node, note)
+        # Slurm's TERM to all of the job was the end of the run: each node ends by itself.
+        is_end = run.state.signalled_utc is not None and report.get("asked_by") == "SIGTERM"
+        self.lose(node, note, is_end)
 
     def take_words(self, line: str) -> None:
         """srun's own words about a node: it could not start there, or what it had started ended unasked."""
         run = self.run
         said = parse_srun_words(line)
         if said is None:
-            if not line.startswith(IDLE_WORDS):
-                self._words.append(line.strip())
+            self._words.append(line.strip())
             return
         nodes = [name for name in said.nodes if name in run.nodes.views and not run.nodes.views[name].is_lost]
         if not nodes or run.state.phase in (RunPhase.ENDING, RunPhase.OVER):
@@ -156,16 +162,17 @@ class Attendance:
         for view in run.nodes.joined():
             run.edges.agents.send(view.name, BindGateway(port=port))
 
-    def lose(self, node: str, cause: str) -> None:
-        """Give a node up, once: its replicas are placed again, or the run ends."""
+    def lose(self, node: str, cause: str, is_end: bool = False) -> None:
+        """Give a node up, once: its replicas are placed again, or the run ends. `is_end`: that is why it went."""
         run = self.run
         if run.nodes.views[node].is_lost:
             return
         run.nodes.change(node, is_lost=True, lost_cause=cause)
         run.edges.agents.forget(node)
         run.fleet.lost_nodes.add(node)
-        run.edges.journal.note(node, "NodeLost", cause)
-        if run.state.phase is not RunPhase.ENDING and (node in self._trainer_nodes() or not run.nodes.live()):
+        run.edges.journal.note(node, "NodeEnded" if is_end else "NodeLost", cause)
+        is_fatal = node in self._trainer_nodes() or not run.nodes.live()
+        if is_fatal and not is_end and run.state.phase is not RunPhase.ENDING:
             run.teardown.begin(Cause.NODE_LOST, f"node {node} was lost: {cause}")
         for seat in run.fleet.on_node(node):
             run.fleet.apply(seat.replica.id, NodeLost(seat.replica.incarnation, f"node {node}: {cause}"))

@@ -78,10 +78,13 @@ class JobSignal:
         return True
 
     def _look_at_all(self) -> None:
-        """TERM on every node: Slurm signalled all steps, and may leave the batch script out, as before a preemption."""
+        """TERM on every node: Slurm signalled all steps, and has left the batch script out, as before a preemption.
+
+        Source: GraceTime, slurm.conf(5): TERM at once, the end as by the time limit when it is over.
+        """
         if self._heard_nodes >= set(self.run.nodes.live()):
             self.run.teardown.begin(Cause.SIGNAL, "SIGTERM was received on every node", signal=int(signals.SIGTERM))
-            self.run.teardown.take_job_signal()
+            self.run.teardown.take_job_signal(has_spared_batch=True)
 
     def release(self) -> list[Happening]:
         """Give back what was held, in order."""

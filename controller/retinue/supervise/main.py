@@ -25,6 +25,7 @@ from retinue.node.ports import read_ephemeral_range
 from retinue.plan.records import Plan
 from retinue.slurm.hygiene import scrub_for_step
 from retinue.slurm.version import build_step_flags
+from retinue.slurm.words import NOISE
 from retinue.supervise.fleet import Fleet
 from retinue.supervise.gateway_port import build_port_candidates
 from retinue.supervise.happenings import (
@@ -238,7 +239,7 @@ def build_launch(record: RunRecord, plan: Plan, env: Mapping[str, str]) -> dict[
         return build_local_launch(record.python, str(join_dir / f"{names[0]}.pem"), env)
     gpus = min(node.gpus for node in plan.allocation.nodes)
     flags = build_step_flags(record.slurm_version, len(names), gpus, plan.survives_node_loss)
-    order = build_srun_launch(record.python, str(join_dir), scrub_for_step(env), names, flags)
+    order = build_srun_launch(record.python, str(join_dir), scrub_for_step(env), names, flags, NOISE)
     # It needs no GPU, and a node that does not answer must not end what is done on the others.
     proof_flags = build_step_flags(record.slurm_version, 1, gpus=0, survives_node_loss=True)
     return order | {"proof_argv": build_srun_proof(record.python, record.run_id, proof_flags)}

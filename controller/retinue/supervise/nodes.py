@@ -22,6 +22,8 @@ class NodeView(Record, frozen=True):
     """Counted by gateway processes of this node that were killed."""
     gateway_port: int | None = None
     hop_port: int | None = None
+    has_left: bool = False
+    """Its agent has ended with the run; its outer process has the last word."""
     is_lost: bool = False
     lost_cause: str = ""
     report: dict[str, object] | None = None
@@ -29,7 +31,7 @@ class NodeView(Record, frozen=True):
 
     @property
     def is_joined(self) -> bool:
-        return self.hello is not None and not self.is_lost
+        return self.hello is not None and not self.is_lost and not self.has_left
 
 
 class Nodes:
@@ -55,7 +57,7 @@ class Nodes:
     def take_hello(self, name: str, hello: Hello) -> bool:
         """Take in what an agent says as it connects; True when its gateway is to be called elsewhere than before."""
         before = self.peers.get(name)
-        self.change(name, hello=hello, gateway_port=hello.gateway_port)
+        self.change(name, hello=hello, gateway_port=hello.gateway_port, has_left=False)
         self.take_hop_port(name, hello.hop_port)
         return self.peers.get(name) != before
 

@@ -157,7 +157,7 @@ def prepare_run(
     while True:
         place = Path(os.path.abspath(cwd / (run_dir or default_run_dir(manifest, allocation, cwd))))
         record, plan = build_run(manifest, allocation, trainer_argv, env, cwd, place)
-        plan = facts.add_to(plan)
+        plan = facts.add_to(plan, time.time())
         record = replace(record, is_detached=is_detached)
         before = look_before(place, cwd)
         try:

@@ -68,6 +68,8 @@ class RunState(Record, frozen=True):
     """Set when the trainer is told to stop."""
     signalled_utc: float | None = None
     """When Slurm signalled every process of the job: it kills what is left `plan.kill_wait_s` later."""
+    has_spared_batch: bool = False
+    """The batch script was left out: it is the notice before a preemption, `plan.preempt_grace_s` ahead of the end."""
     gateway_port: int | None = None
     is_launched: bool = False
     """The stub was told to start the nodes' launch."""

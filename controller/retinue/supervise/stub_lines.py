@@ -5,9 +5,10 @@ controller that does not read that much is stuck. Standard library only.
 
 A controller says (any line counts as a beat):
   {"op": "beat"}
-  {"op": "launch", "argv", "env", "stop_fd": bool, "has_words": bool, "nodes": [names]}  once; again: says what is
+  {"op": "launch", "argv", "env", "stop_fd": bool, "has_words": bool, "noise": [texts],
+   "nodes": [names]}                                                    once; again: says what is
   {"op": "trainer", "argv", "env", "cwd"}                               once; again: answered with what is
-  {"op": "signal_trainer" | "signal_launch", "signal": "TERM"}
+  {"op": "signal_trainer" | "signal_launch", "signal": "TERM", "spares_srun": bool}   not to a trainer with an srun
   {"op": "run_dir", "is_hung": bool}                                    nobody need wait for it at the end
   {"op": "say", "text"}                                                 a line for the terminal, never waited for
   {"op": "verdict", "verdict": {...}}                                   the latest is kept

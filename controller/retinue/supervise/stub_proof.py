@@ -11,6 +11,7 @@ from typing import Any
 
 from retinue.node import spawn
 from retinue.supervise.stub_children import Child
+from retinue.supervise.stub_run import write_stderr
 
 LIMIT_S = 12.0
 """For one round: a node takes up to 8 s, and Slurm's own daemon may be away."""
@@ -29,7 +30,7 @@ class Asked:
         self.said = b""
         self._fd, far = os.pipe()
         os.set_blocking(self._fd, False)
-        self.child = Child(spawn.Command(argv=argv, env=env, stdout=far, stderr=2))
+        self.child = Child(spawn.Command(argv=argv, env=env, stdout=far, stderr=far))
         os.close(far)
 
     def is_over(self) -> bool:
@@ -43,17 +44,19 @@ class Asked:
             pass
         return not is_alive
 
-    def close(self) -> list[dict[str, Any]]:
-        """Give the reports that came."""
+    def close(self, noise: tuple[bytes, ...]) -> list[dict[str, Any]]:
+        """Give the reports that came; what else was said, but for noise, is for people."""
         os.close(self._fd)
         reports = []
         for line in self.said.splitlines():
             try:
                 report = json.loads(line)
             except ValueError:
-                continue
+                report = None
             if isinstance(report, dict) and isinstance(report.get("retinue_node"), str):
                 reports.append(report)
+            elif not line.startswith(noise):
+                write_stderr(line + b"\n")
         return reports
 
 
@@ -63,11 +66,13 @@ class Proof:
     def __init__(self) -> None:
         self._argv: list[str] = []
         self._env: dict[str, str] = {}
+        self._noise: tuple[bytes, ...] = ()
         self._asked: list[Asked] = []
 
     def take_order(self, order: dict[str, Any]) -> None:
         """Keep what the order of the launch says about it."""
         self._argv = [str(word) for word in order.get("proof_argv") or ()]
+        self._noise = read_noise(order)
         self._env = {str(name): str(value) for name, value in (order.get("env") or os.environ).items()}
 
     def take_exit(self, pid: int, status: int) -> None:
@@ -97,12 +102,17 @@ class Proof:
         for asked in self._asked:
             kill(asked.child)
             asked.is_over()
-            found.update({report["retinue_node"]: report for report in asked.close()})
+            found.update({report["retinue_node"]: report for report in asked.close(self._noise)})
         return found, has_ended
 
     def _build_argv(self, nodes: Sequence[str]) -> list[str]:
         words = {"{count}": str(len(nodes)), "{nodes}": ",".join(nodes)}
         return [_fill(word, words) for word in self._argv]
+
+
+def read_noise(order: dict[str, Any]) -> tuple[bytes, ...]:
+    """Read how lines begin that nobody is to see."""
+    return tuple(str(words).encode() for words in order.get("noise") or ())
 
 
 def _fill(word: str, words: dict[str, str]) -> str:

@@ -141,7 +141,9 @@ def _build_minimal(facts: Facts) -> dict[str, Any]:
 def _merge_nodes(facts: Facts, said: dict[str, Any]) -> dict[str, Any]:
     """A node's own last report is the truth; a node without one is unknown."""
     nodes = {name: {"clean": "unknown", "rung": "", "left": [], "note": "no report"} for name in facts.expected}
-    nodes.update(said)
+    for name, node in said.items():
+        is_silent = node.get("clean") in (None, "unknown") and not node.get("note")
+        nodes[name] = {**node, "note": "no report"} if is_silent else node
     for name, report in facts.nodes.items():
         before, note = str((said.get(name) or {}).get("note") or ""), str(report.get("note") or "")
         nodes[name] = {

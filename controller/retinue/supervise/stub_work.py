@@ -15,9 +15,10 @@ from retinue.supervise.stub_bounded import run_bounded
 from retinue.supervise.stub_children import Child
 from retinue.supervise.stub_deaf import Ears
 from retinue.supervise.stub_leftovers import scan_left
-from retinue.supervise.stub_proof import Proof
+from retinue.supervise.stub_proof import Proof, read_noise
 from retinue.supervise.stub_run import Run, say, write_stderr
 from retinue.supervise.stub_signals import parse_signal
+from retinue.supervise.stub_srun import has_srun
 
 LINE_BYTES = 1 << 16
 """A longer line of the launch is no report; it is passed to stderr in pieces."""
@@ -59,6 +60,8 @@ class Work:
         self._line = b""
         self._has_words = False
         """What the launch prints beside reports is the controller's to read."""
+        self._noise: tuple[bytes, ...] = ()
+        """How lines begin that are for nobody."""
 
     def list_fds(self) -> dict[int, Callable[[], None]]:
         """Say what to wait for, and what to call then."""
@@ -76,6 +79,8 @@ class Work:
                 self.start_launch(order)
             case "trainer":
                 self.start_trainer(order)
+            case "signal_trainer" if order.get("spares_srun") and self.trainer and has_srun(self.trainer.pid):
+                pass
             case "signal_trainer":
                 self.signal_child(self.trainer, order["signal"])
             case "signal_launch":
@@ -96,6 +101,7 @@ class Work:
         argv = [str(word) for word in order["argv"]]
         has_stop_fd = bool(order.get("stop_fd"))
         self._has_words = bool(order.get("has_words"))
+        self._noise = read_noise(order)
         ears = Ears() if order.get("is_deaf") else None
         self._pipe_fd, far = os.pipe()
         os.set_blocking(self._pipe_fd, False)
@@ -160,6 +166,8 @@ class Work:
             except ValueError:
                 pass
         name = report.get("retinue_node") if isinstance(report, dict) else None
+        if not isinstance(name, str) and line.startswith(self._noise):
+            return
         if not isinstance(name, str):
             write_stderr(line + b"\n")
             if self._has_words:

@@ -14,15 +14,18 @@ from retinue.allocation.described import parse_description
 from retinue.errors import EdgeError, PlanError, UsageError
 from retinue.journal.files import replace_file
 from retinue.journal.rundir import RUNS, build_edge_error, check_usable, replace_text
+from retinue.journal.submitted import SentJob, note_sent
 from retinue.manifest.files import read_manifest
 from retinue.manifest.resolve import dump_manifest
 from retinue.manifest.schema import Manifest
 from retinue.plan.build import build_plan, check_fixed_ports
 from retinue.plan.records import Plan
+from retinue.plan.trainer_words import check_trainer_words
 from retinue.slurm.hygiene import scrub_for_submit
 from retinue.slurm.options import GPU_OPTIONS, NODE_OPTIONS, Asked, read_sbatch_options
 from retinue.slurm.script import Default, Script, build_options, render_script
 from retinue.supervise.preflight import find_missing_secrets
+from retinue.supervise.time_left import check_time_limit
 from retinue.terms import run as files
 from retinue.terms.record import Record
 
@@ -47,6 +50,9 @@ class Submission(Record, frozen=True):
     notes: tuple[str, ...]
     """What is not wrong, but worth knowing."""
 
+    output: str
+    """Where Slurm will write what the job prints; with `%j` and the like, which it fills in."""
+
     @property
     def script_path(self) -> Path:
         return self.run_dir / files.SCRIPT
@@ -65,6 +71,7 @@ def prepare_submission(
     Errors: ManifestError, UsageError (2), PlanError (4) where the options say enough to see that it cannot fit.
     """
     manifest = read_manifest(manifest_path)
+    worth_knowing = check_trainer_words(trainer_argv, manifest.nodes)
     job_env, dropped = scrub_for_submit(env)
     asked = read_sbatch_options(options, job_env)
     defaults, plan, unplanned = _choose_defaults(manifest, asked, trainer_argv, cwd)
@@ -83,8 +90,9 @@ def prepare_submission(
         trainer=tuple(trainer_argv),
     )
     notes = [f"not checked against an allocation: {unplanned}"] if unplanned else []
-    notes += plan.warnings if plan is not None else ()
+    notes += plan.warnings if plan is not None else worth_knowing
     notes += check_fixed_ports(manifest)
+    notes += check_time_limit(asked.time_limit_s, manifest.run.drain_s)
     notes += _describe_secrets(plan, env)
     if dropped:
         notes.append(f"left out of the job's environment, because it would change the job: {' '.join(dropped)}")
@@ -94,7 +102,8 @@ def prepare_submission(
         script=render_script(script),
         options=(*build_options(defaults), *options),
         env=job_env,
-        notes=tuple(notes),
+        notes=tuple(dict.fromkeys(notes)),
+        output=os.path.join(cwd, asked.last("chdir") or "", asked.last("output") or f"{place}/slurm-%j.out"),
     )
 
 
@@ -123,6 +132,12 @@ def write_submission(submission: Submission, is_new: bool) -> bool:
         if is_made and not is_whole:
             take_back_submission(submission)
     return True
+
+
+def note_submission(submission: Submission, job_id: str, cwd: Path) -> None:
+    """Leave word of a job that Slurm has taken, for commands that come before its first attempt."""
+    output = submission.output.replace("%j", job_id).replace("%A", job_id)
+    note_sent(submission.run_dir, cwd, SentJob(job_id, time.time(), "" if "%" in output else output))
 
 
 def _make_dir(run_dir: Path) -> bool:
@@ -173,7 +188,7 @@ def _choose_defaults(
     defaults = [Default(f"--job-name={manifest.run.name}", "run.name")]
     node_count = asked.node_count
     counted = _count_nodes(manifest)
-    if not asked.has(*NODE_OPTIONS) and counted is not None:
+    if counted is not None and _leaves_nodes_open(asked, counted):
         node_count = counted
         defaults.append(Default(f"--nodes={counted}", f"the groups {', '.join(manifest.nodes)}"))
     plan, gpus, unplanned = None, None, "nothing says how many nodes it will be; give --nodes"
@@ -186,6 +201,12 @@ def _choose_defaults(
         defaults.append(Default("--no-kill", "a node that the trainer does not run on may be lost"))
     defaults += _ask_for_time(manifest, asked)
     return defaults, plan, unplanned
+
+
+def _leaves_nodes_open(asked: Asked, counted: int) -> bool:
+    """Whether so many nodes may be asked for: of a list of hosts Slurm takes all, and others where more are needed."""
+    names = [name for name in NODE_OPTIONS if name != "nodelist"]
+    return not asked.has(*names) and (not asked.has("nodelist") or 0 < asked.listed_count < counted)
 
 
 def _ask_for_time(manifest: Manifest, asked: Asked) -> list[Default]:

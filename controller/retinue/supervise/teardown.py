@@ -78,6 +78,8 @@ class Teardown:
         if happening.count >= 2 and self.run.state.urgency == 0:
             self.run.change(urgency=1)
             self._hasten()
+        if happening.name == "TERM" and self.run.state.has_spared_batch:
+            self._end_notice()
 
     def take_timer(self, name: str) -> None:
         run = self.run
@@ -145,6 +147,9 @@ class Teardown:
         name = stop.name if stop is not None and stop.name in FORWARDED else run.plan.trainer.stop_signal
         has_heard = was_told or (stop is not None and stop.is_from_terminal)
         self.trainer.begin("" if was_told else name, self._trainer_grace_s(), has_heard)
+        if run.state.has_spared_batch:
+            # Its tasks have heard, but it is itself in the batch script's step. An srun client would end them at once.
+            run.edges.stub.order({"op": "signal_trainer", "signal": name, "spares_srun": True})
 
     def _hasten(self) -> None:
         """A second signal: nobody waits longer than two seconds for anything."""
@@ -154,22 +159,30 @@ class Teardown:
             if seat.replica.phase is Phase.STOPPING:
                 self.run.fleet.apply(key, StopAsked("a second signal", self._grace_s()))
 
-    def take_job_signal(self) -> None:
+    def take_job_signal(self, has_spared_batch: bool = False) -> None:
         """All processes of the job have had TERM, and what is left is killed soon: everything stops at once."""
         run = self.run
         if run.state.signalled_utc is not None or run.state.ending is None:
             return
-        run.change(signalled_utc=run.edges.clock.now_utc())
-        text = f"Slurm kills what is left in {run.plan.kill_wait_s:g} s"
-        run.edges.journal.note("run", "JobSignalled", f"every process of the job was signalled; {text}")
+        run.change(signalled_utc=run.edges.clock.now_utc(), has_spared_batch=has_spared_batch)
+        who = "every process of the job" + (" but the batch script's" if has_spared_batch else "")
+        text = f"Slurm kills what is left in {self._kill_wait_s():g} s"
+        run.edges.journal.note("run", "JobSignalled", f"{who} was signalled; {text}")
         if run.state.ending.cause is Cause.SIGNAL:
-            run.change(
-                ending=replace(run.state.ending, text=f"{run.state.ending.text}, as by every process of the job")
-            )
+            run.change(ending=replace(run.state.ending, text=f"{run.state.ending.text}, as by {who}"))
         self.trainer.hasten(self._trainer_grace_s())
         for key in run.fleet.seats:
             # All at once: each has had its TERM, and its node ends.
             run.fleet.apply(key, StopAsked("every process of the job was signalled", self._grace_s()))
+
+    def _end_notice(self) -> None:
+        """What was announced has come: from now on it is KillWait alone."""
+        self.run.change(signalled_utc=self.run.edges.clock.now_utc(), has_spared_batch=False)
+        self.trainer.hasten(self._trainer_grace_s())
+
+    def _kill_wait_s(self) -> float:
+        plan = self.run.plan
+        return plan.kill_wait_s + (plan.preempt_grace_s if self.run.state.has_spared_batch else 0.0)
 
     def _left_s(self) -> float | None:
         """How long the stop may take; None: as long as it likes."""
@@ -177,7 +190,7 @@ class Teardown:
         if self.run.plan.allocation.end_utc is not None:
             ends.append(self.run.plan.allocation.end_utc - LAST_S)
         if self.run.state.signalled_utc is not None:
-            wait_s = self.run.plan.kill_wait_s
+            wait_s = self._kill_wait_s()
             ends.append(self.run.state.signalled_utc + wait_s - min(LAST_S, wait_s * LAST_SHARE))
         return max(0.0, min(ends) - self.run.edges.clock.now_utc()) if ends else None
 

@@ -2,6 +2,7 @@
 
 from enum import Enum
 
+from retinue.terms.egress import EgressRule
 from retinue.terms.record import Record
 
 
@@ -26,6 +27,10 @@ class ProbeSpec(Record, frozen=True):
     """Connect and close; a completed connect passes."""
     exec_argv: tuple[str, ...] = ()
     """Run this in the replica's environment; exit code 0 passes."""
+    progress: str = ""
+    """Liveness only: `vllm` | `sglang` | `llamacpp`, whose metrics say whether work gets on. Empty: no such probe."""
+    stall_s: float = 60.0
+    """Progress only: work without a token for so long is a failure."""
     port: int | None = None
     """None: the replica's own port."""
     period_s: float = 10.0
@@ -37,6 +42,17 @@ class ProbeSpec(Record, frozen=True):
     initial_delay_s: float = 0.0
     budget_s: float | None = None
     """Startup only: how long until the incarnation is given up; None: failures x period."""
+    budget_max_s: float | None = None
+    """Startup only: the budget goes on so long while loading makes progress; None: it does not go on."""
+
+
+def compute_budget_s(probe: ProbeSpec) -> float:
+    """Compute how long a start may take, without what its progress adds.
+
+    Units:  seconds from exec.
+    Source: without a budget, Kubernetes' startup probe.
+    """
+    return probe.budget_s or probe.initial_delay_s + probe.failures * probe.period_s
 
 
 class StopSpec(Record, frozen=True):
@@ -65,9 +81,13 @@ class LaunchSpec(Record, frozen=True):
     """Environment name -> value, already resolved by the controller; redacted in logs."""
     secret_files: dict[str, str] = {}
     """Environment name -> path read on the node; redacted in logs."""
+    token_env: tuple[str, ...] = ()
+    """Environment names that get the run's token, which the node has; redacted in logs."""
     cwd: str | None = None
     """None: the directory where the run was started."""
     wants_port: bool = False
+    wants_inner_port: bool = False
+    """{inner_port} is used: the first of a block of ports for what it talks to itself by."""
     port_reuse: bool = True
     """Keep a bound, not listening reservation until the replica listens."""
     listen: str = "loopback"
@@ -80,5 +100,9 @@ class LaunchSpec(Record, frozen=True):
     """`<attempt dir>/logs/<service>.<k>/launch-<n>.log`."""
     gpus: tuple[int, ...] = ()
     """Indices of what the agent sees; empty: CUDA_VISIBLE_DEVICES is set to empty."""
+    shares_gpus: bool = False
+    """Others may have memory of its GPUs; else a relaunch waits until nobody has."""
     keep_env: tuple[str, ...] = ()
     """Names (fnmatch patterns) that hygiene would drop and this service keeps."""
+    egress: EgressRule | None = None
+    """What it may reach beyond the allocation; None: it is not guarded."""

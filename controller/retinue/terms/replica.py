@@ -163,6 +163,13 @@ class StartupPassed(Event, frozen=True, tag=True):
     incarnation: int
 
 
+class StartupLost(Event, frozen=True, tag=True):
+    """Its start cannot succeed any more: a process that it needs died, or it loads nothing and its budget is over."""
+
+    incarnation: int
+    cause: str = ""
+
+
 class ReadinessChanged(Event, frozen=True, tag=True):
     """The readiness streak crossed a threshold."""
 
@@ -239,6 +246,7 @@ AnyEvent = (
     | Started
     | LaunchRefused
     | StartupPassed
+    | StartupLost
     | ReadinessChanged
     | LivenessLost
     | Exited

@@ -7,6 +7,7 @@ from retinue.terms.record import Record
 
 MANIFEST = "manifest.yaml"
 SCRIPT = "submit.sbatch"
+JOB = "job.json"
 CONTROL = "control.json"
 PLAN = "plan.json"
 STATUS = "status.json"
@@ -21,6 +22,7 @@ JOIN = "join"
 LOGS = "logs"
 CURRENT = "current"
 LATEST = "latest"
+SUBMITTED = "submitted"
 TOKEN = "token"
 
 
