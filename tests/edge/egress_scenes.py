@@ -69,7 +69,10 @@ class Guarded:
 
     def _read(self) -> Any:
         said = json.loads(self._words.readline())
-        return errno.errorcode[said["errno"]] if isinstance(said, dict) else said[0]
+        if isinstance(said, list):
+            return said[0]
+        assert "errno" in said, said
+        return errno.errorcode[said["errno"]]
 
 
 class Stage:
@@ -82,6 +85,9 @@ class Stage:
         except TimeoutError:
             self.node.close()
             raise
+        if self.node.inventory.guard_off:
+            self.node.close()
+            pytest.skip(f"no guard here: {self.node.inventory.guard_off}")
         self.denied: dict[tuple[str, str, str, int], Denied] = {}
         self._lines = socket.socket(socket.AF_UNIX)
         self._lines.bind(str(self.node.place / "actors"))
@@ -102,7 +108,7 @@ class Stage:
     def order(self, replica: str, argv: tuple[str, ...], rule: EgressRule | None) -> None:
         read_fd, write_fd = os.pipe()
         env = {"PATH": os.environ["PATH"], "HOME": "/"}
-        body_fd = write_body(SpawnBody(argv=argv, env=env, cwd="/", egress=rule))
+        body_fd = write_body(SpawnBody(argv=argv, env=env, cwd=str(self.node.place), egress=rule))
         self.agent.send(Spawn(replica, 1, ("log",)), (body_fd, write_fd, read_fd))
         os.close(body_fd)
         os.close(write_fd)

@@ -77,7 +77,7 @@ async def test_work_that_gets_on_and_idleness_are_both_alive_for_longer_than_a_s
         assert (await stage.wait_event("svc/0", ReadinessChanged)).is_ready
         assert started.port is not None
         said = await (await begin_work(started.port, 10))
-        assert said["usage"]["completion_tokens"] == 10
+        assert said["usage"]["completion_tokens"] >= 10
         prober = stage.agent.slots.by_replica["svc/0"].prober if stage.agent.slots else None
         assert prober is not None
         turn = prober.state.turns[ProbeKind.LIVENESS].next_s

@@ -23,6 +23,9 @@ COMMANDS = (
     "events",
     "restart",
     "gate",
+    "models",
+    "index",
+    "rehearse",
     "sweep",
     "schema",
 )

@@ -1,4 +1,4 @@
-"""Asking a judge: what can be read, what cannot, who is to blame; never a number, never an exception, for our outage."""
+"""Asking a judge: what can be read, what cannot, who is to blame; no number and no exception for our outage."""
 
 import json
 from collections.abc import Awaitable, Callable

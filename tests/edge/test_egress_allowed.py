@@ -10,7 +10,6 @@ from retinue.terms.egress import EgressRule
 
 pytestmark = needs_ip
 PROFILES = ("none", "loopback", "full")
-PEER = "socket.socketpair()"
 TOLD = "203.0.113.20"
 
 
@@ -62,15 +61,20 @@ def test_loopback_the_allocation_and_the_allow_list_are_reached(
         # A connect that does not wait, and one that was begun so.
         ("[end := socket.socket(), end.setblocking(False), end.connect_ex(('127.0.0.1', PORT)) in (0, 115)][2]", True),
         # Fast open falls back, by the flag of a send and by the option of a socket.
-        ("sendto_raw(2, in4('127.0.0.1', PORT), flags=0x20000000, kind=1)", "EOPNOTSUPP"),
-        ("[end := socket.socket(), end.setsockopt(6, 30, 1), end.connect(('127.0.0.1', PORT)), end.recv(9)][3][:1]", "i"),
+        ("sendto_raw(2, in4('127.0.0.1', PORT), flags=0x20000000, kind=1)", "ENOTSUP"),
+        (
+            "[end := socket.socket(), end.setsockopt(6, 30, 1), end.connect(('127.0.0.1', PORT)), end.recv(9).decode()][3][:1]",
+            "i",
+        ),
         # The kernel's own tables, and the way to other processes of this node.
         ("socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).connect((0, 0))", None),
-        ("bytes(socket.socketpair()[0].getsockopt(1, 17, 12)) == struct.pack('3i', os.getpid(), os.getuid(), os.getgid())", True),
+        (
+            "bytes(socket.socketpair()[0].getsockopt(1, 17, 12)) == struct.pack('3i', os.getpid(), os.getuid(), os.getgid())",
+            True,
+        ),
     ],
 )
 def test_answers_are_the_kernels_own(services: dict[str, Guarded], udp: str, code: str, answer: object) -> None:
-    code = code.replace("end.recv(9)][3][:1]", "end.recv(9).decode()][3][:1]")
     assert services[udp].ask(code) == answer
 
 
@@ -78,7 +82,7 @@ def test_answers_are_the_kernels_own(services: dict[str, Guarded], udp: str, cod
 @pytest.mark.parametrize("kind", ["SOCK_STREAM", "SOCK_DGRAM", "SOCK_SEQPACKET"])
 def test_unix_sockets_know_who_calls(services: dict[str, Guarded], name: str, kind: str) -> None:
     service = services["none"]
-    service.ask("os.chdir(os.environ.get('TMPDIR', '/tmp')) or KEPT.clear()")
+    service.ask("KEPT.clear()")
     service.ask(f"KEPT.append(socket.socket(socket.AF_UNIX, socket.{kind})) or KEPT[0].bind({name})")
     if kind != "SOCK_DGRAM":
         service.ask("KEPT[0].listen()")
@@ -136,6 +140,6 @@ def test_datagrams_with_full_reach_the_allow_list_in_every_way(services: dict[st
     assert service.ask("udp('203.0.113.9', PORT, b'x' * 60000)") == HELLO
     assert service.ask("udp('203.0.113.9', PORT, b'')") == HELLO
     assert service.ask("udp('::ffff:203.0.113.9', PORT)") == HELLO
-    message = "[end := socket.socket(2, 2), end.sendmsg([b'a', b'b'], [], 0, ('203.0.113.9', PORT)), end.recv(99).decode()]"
-    assert service.ask(message)[1:] == [2, HELLO] if False else service.ask(message + "[2]") == HELLO
+    message = "[end := socket.socket(2, 2), end.sendmsg([b'a', b'b'], [], 0, ('203.0.113.9', PORT)), end.recv(99).decode()][1:]"
+    assert service.ask(message) == [2, HELLO]
     assert service.ask("udp('203.0.113.9', PORT, b'x' * 70000)") == "EMSGSIZE"

@@ -1,4 +1,4 @@
-"""A rehearsed manifest keeps what is to be tried and loses what costs; faults and scripts are read or refused by name."""
+"""A rehearsed manifest keeps what is to be tried and loses what costs; faults and scripts are refused by name."""
 
 from pathlib import Path
 

@@ -83,10 +83,19 @@ def _check_probe(probe: Probe, tree: Tree, at: Path) -> Iterator[Finding]:
         yield tree.found((*at, kinds[1]), f"has {' and '.join(kinds)}", one_of, at_key=True)
     if probe.exec == ():
         yield tree.found((*at, "exec"), "is an empty list", "name the program and its arguments")
-    for key in ("budget", "budget_max") if at[-1] != "startup" else ():
-        if getattr(probe, f"{key}_s") is not None:
+    yield from _check_budget(probe, tree, at)
+    if at[-1] != "readiness" and probe.successes != 1:
+        what = f"must be 1 for {at[-1]}, not {probe.successes}"
+        yield tree.found((*at, "successes"), what, "as in Kubernetes; remove it")
+
+
+def _check_budget(probe: Probe, tree: Tree, at: Path) -> Iterator[Finding]:
+    """What only one kind of probe has: startup its budgets, liveness its progress."""
+    is_startup, budget_s = at[-1] == "startup", probe.budget_s or probe.failures * probe.period_s
+    for key in ("budget", "budget_max"):
+        if not is_startup and getattr(probe, f"{key}_s") is not None:
             yield tree.found((*at, key), "only a startup probe has a budget", "remove it", at_key=True)
-    if probe.budget_max_s is not None and probe.budget_max_s < (probe.budget_s or probe.failures * probe.period_s):
+    if is_startup and probe.budget_max_s is not None and probe.budget_max_s < budget_s:
         what = f"budget_max ({probe.budget_max_s:g} s) is shorter than the budget itself"
         yield tree.found((*at, "budget_max"), what, "it is how far the budget may go on")
     if at[-1] != "liveness" and probe.progress is not None:
@@ -94,9 +103,6 @@ def _check_probe(probe: Probe, tree: Tree, at: Path) -> Iterator[Finding]:
         yield tree.found((*at, "progress"), what, "ask http: /health there", at_key=True)
     if probe.progress is None and "stall_s" in probe.model_fields_set:
         yield tree.found((*at, "stall"), "'stall' has a meaning only beside 'progress'", "remove it", at_key=True)
-    if at[-1] != "readiness" and probe.successes != 1:
-        what = f"must be 1 for {at[-1]}, not {probe.successes}"
-        yield tree.found((*at, "successes"), what, "as in Kubernetes; remove it")
 
 
 def _check_env(service: Service, tree: Tree, at: Path) -> Iterator[Finding]:

@@ -20,8 +20,9 @@ anchors and aliases work. All findings come in one report, one line each: `FILE:
 
 In `command`, `env` and `exec`: {placeholders},
 and for each group `{{GROUP.nodelist}}` and `{{GROUP.count}}`;
-`{{{{` and `}}}}` are the characters themselves. A value of `env` that begins with `env:` or `file:` is a secret:
-taken from the caller's environment, or read on the node (`file://…` is a URL and stays text).
+`{{{{` and `}}}}` are the characters themselves. A value of `env` that begins with `env:`, `file:` or `run:` is secret:
+taken from the caller's environment, read on the node (`file://…` is a URL and stays text), or the run's own token
+(`run:token`).
 """
 
 _TEMPLATE_INTRO = """## Template files

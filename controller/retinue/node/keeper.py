@@ -89,7 +89,7 @@ class _Keeper:
         self._settings = settings
         self._link = link
         self._wakeup_fd = wakeup_fd
-        off = "under construction" or find_obstacle(settings.has_namespace)
+        off = find_obstacle(settings.has_namespace)
         self._guard = GuardRole(settings, None if off else find_machine(), off)
         self._kept = KeptTable(settings.tags, Path(settings.node_dir), link.ask_host_pid, self._guard)
         self._agent = AgentRole(settings)
