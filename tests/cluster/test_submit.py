@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -129,7 +130,9 @@ def test_values_with_commas_and_newlines_arrive(desk: Desk) -> None:
 
 
 def test_a_binding_that_leaks_into_the_batch_script_pins_no_service_and_stays_the_trainers(desk: Desk) -> None:
-    job = desk.send("--export=ALL,SLURM_CPU_BIND=cores,SLURM_LABELIO=1", "--", *write_environ("trainer.json"))
+    # A service without a port is ready when started: it may not have written its file by then.
+    write = f"until [ -s service.json ]; do sleep 0.1; done; exec {shlex.join(write_environ('trainer.json'))}"
+    job = desk.send("--export=ALL,SLURM_CPU_BIND=cores,SLURM_LABELIO=1", "--", "bash", "-c", write)
     desk.cluster.wait_job(job, "COMPLETED")
     assert [name for name in desk.read("service.json") if name.startswith(("SLURM_", "PMI"))] == []
     assert desk.read("trainer.json")["SLURM_CPU_BIND"] == "cores"
