@@ -9,9 +9,8 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
-import threading
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -118,8 +117,9 @@ class Stage:
         """The supervisor's pid on this host; 0: there is none now."""
         keeper = self.node.keeper_pid
         for child in Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split():
-            if Path(f"/proc/{child}/comm").read_text().strip() == "retinue-egress":
-                return int(child)
+            with suppress(OSError):  # One that dies while it is looked at.
+                if Path(f"/proc/{child}/comm").read_text().strip() == "retinue-egress":
+                    return int(child)
         return 0
 
     def wait_denied(self, replica: str, what: str, address: str = "", port: int = 0) -> Denied:

@@ -11,7 +11,9 @@ from agent_stage import open_stage
 from retinue.channel.join import Join
 from retinue.errors import PermanentError
 from retinue.node.environment import Seat, build_environment, build_visible_devices, extend_no_proxy
+from retinue.terms.egress import EgressRule
 from retinue.terms.launch import LaunchSpec
+from retinue.terms.record import replace
 
 JOIN = Join(
     run_id="0123456789ab", attempt=2, node="n1", addresses=(), run_dir="/run", attempt_dir="/run/attempt-2",
@@ -43,6 +45,53 @@ def test_another_steps_place_in_the_job_is_dropped_and_the_rest_is_kept() -> Non
     assert dropped.isdisjoint(env)
     assert env["PATH"] == "/usr/bin"
     assert env["RANKING"] == NOISE["RANKING"]
+
+
+CALLERS = {
+    "OPENAI_API_KEY": "sk",
+    "HF_TOKEN": "hf",
+    "WANDB_API_KEY": "w",
+    "WANDB_PROJECT": "p",
+    "AWS_SECRET_ACCESS_KEY": "a",
+    "AWS_PROFILE": "team",
+    "https_proxy": "http://proxy:3128",
+    "ALL_PROXY": "socks5://proxy",
+    "GITHUB_TOKEN": "g",
+    "DB_PASSWORD": "p",
+    "SSH_AUTH_SOCK": "/tmp/agent",
+}
+"""What the caller goes out with."""
+OF_NO_CALLER = {
+    "HF_HOME": "/scratch/hf",
+    "TOKENIZERS_PARALLELISM": "false",
+    "no_proxy": "site",
+    "LANG": "C",
+    "PROXY": "x",
+}
+
+
+def test_keys_and_proxies_of_the_caller_are_no_services_unless_it_names_them() -> None:
+    env = build_environment(SPEC, {**CALLERS, **OF_NO_CALLER}, SEAT)
+    assert set(CALLERS).isdisjoint(env)
+    assert {name: env[name] for name in OF_NO_CALLER if name != "no_proxy"} == {
+        name: value for name, value in OF_NO_CALLER.items() if name != "no_proxy"
+    }
+    assert env["no_proxy"].startswith("site,")
+    named = replace(SPEC, keep_env=("AWS_*", "*_proxy"), env={"OPENAI_API_KEY": "own"}, secrets={"HF_TOKEN": "own"})
+    env = build_environment(named, CALLERS, SEAT)
+    assert (env["AWS_PROFILE"], env["https_proxy"]) == ("team", "http://proxy:3128")
+    assert (env["OPENAI_API_KEY"], env["HF_TOKEN"]) == ("own", "own")
+    assert "WANDB_API_KEY" not in env
+
+
+def test_a_guarded_service_is_told_not_to_try_the_outside() -> None:
+    guarded = replace(SPEC, egress=EgressRule())
+    env = build_environment(guarded, {"HF_HUB_OFFLINE": "0"}, SEAT)
+    assert (env["HF_HUB_OFFLINE"], env["WANDB_MODE"], env["VLLM_NO_USAGE_STATS"]) == ("1", "offline", "1")
+    assert build_environment(replace(guarded, env={"HF_HUB_OFFLINE": "0"}), {}, SEAT)["HF_HUB_OFFLINE"] == "0"
+    kept = build_environment(replace(guarded, keep_env=("HF_*",)), {"HF_HUB_OFFLINE": "0"}, SEAT)
+    assert kept["HF_HUB_OFFLINE"] == "0"
+    assert "HF_HUB_OFFLINE" not in build_environment(SPEC, {}, SEAT)
 
 
 def test_a_service_may_ask_to_keep_names_by_pattern() -> None:

@@ -9,8 +9,8 @@ from checks_scenes import FAKE_WARM, ask, build_settings, find_children, judge, 
 
 from retinue.checks import spells, watch
 from retinue.checks.host import Host
-from retinue.checks.ledger import Outage
 from retinue.checks.records import Limits
+from retinue.terms.outage import Outage
 from retinue.terms.outcome import OutcomeKind
 
 SCORED = OutcomeKind.SCORED

@@ -15,10 +15,10 @@ import pytest
 from checks_scenes import FAKE_WARM, PLUGIN, build_settings, real_host, until
 
 from retinue.checks import nursery
-from retinue.checks.ledger import Outage
 from retinue.checks.ledger_file import find_left_open
 from retinue.checks.settings import Settings
 from retinue.checks.standing import Standing
+from retinue.terms.outage import Outage
 from retinue.terms.record import to_json
 from support.real_run import wait_for
 

@@ -121,8 +121,8 @@ def test_a_message_to_the_outside_is_denied_among_others_too(stage: Stage, code:
 
 def test_a_message_that_sendmsg_sends_from_a_loopback_socket_stays_on_the_node(stage: Stage) -> None:
     """Nobody looks at it, so nobody writes it down; the device leads nowhere."""
-    sent = "[end := socket.socket(2, 2), end.settimeout(0.3), end.sendmsg([b'x'], [], 0, ('10.9.0.77', PORT)), end.getsockopt(1, 25, 16)]"
-    assert find(stage, "loopback").ask(f"{sent}[3] == b'lo\\0'") is True
+    sent = "[end := socket.socket(2, 2), end.sendmsg([b'x'], [], 0, ('10.9.0.77', PORT)), end.getsockopt(1, 25, 16)]"
+    assert find(stage, "loopback").ask(f"{sent}[2] == b'lo\\0'") is True
     undo = "[end := socket.socket(2, 2), end.setsockopt(1, 25, b'\\0' * 16)]"
     assert find(stage, "loopback").ask(undo) == "EPERM"
 
@@ -219,7 +219,7 @@ def test_another_filter_neither_undoes_the_guard_nor_takes_its_place(stage: Stag
 def test_a_service_holds_no_listener_and_no_right_of_its_keeper(stage: Stage) -> None:
     service = find(stage, "none")
     held = service.ask(
-        "[os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') if os.path.lexists(f'/proc/self/fd/{fd}')]"
+        "[os.readlink(fd) for each in os.listdir('/proc/self/fd') if os.path.lexists(fd := f'/proc/self/fd/{each}')]"
     )
     assert not [each for each in held if "seccomp" in each or "memfd" in each]
     status = dict(line.split(":\t", 1) for line in service.ask("open('/proc/self/status').read()").splitlines())
@@ -228,7 +228,8 @@ def test_a_service_holds_no_listener_and_no_right_of_its_keeper(stage: Stage) ->
 
 
 def test_a_service_cannot_look_into_its_supervisor(stage: Stage) -> None:
-    look = "[each for each in os.listdir('/proc') if each.isdigit() and open(f'/proc/{each}/comm').read() == 'retinue-egress\\n']"
+    names = "{each: open(f'/proc/{each}/comm').read() for each in os.listdir('/proc') if each.isdigit()}"
+    look = f"[each for each, name in {names}.items() if name == 'retinue-egress\\n']"
     service = find(stage, "full")
     assert len(service.ask(look)) == 1
     assert service.ask(f"open('/proc/' + {look}[0] + '/mem', 'rb')") == "EACCES"

@@ -20,11 +20,13 @@ from retinue.channel.messages import (
     LaunchOrder,
     Membership,
     Observed,
+    ReachAddresses,
     Report,
     SignalTasks,
     StopOrder,
     TasksSeen,
 )
+from retinue.journal.egress import EgressLine
 from retinue.plan.records import Dependency, GroupPlan, Plan, ReplicaPlan, ServicePlan, TrainerPlan
 from retinue.supervise.fleet import Fleet, Seat
 from retinue.supervise.happenings import (
@@ -44,6 +46,7 @@ from retinue.supervise.run import Run
 from retinue.supervise.state import RunState
 from retinue.supervise.trainer import Surroundings
 from retinue.terms.launch import LaunchSpec, StopSpec
+from retinue.terms.outage import Outage
 from retinue.terms.replica import (
     Exited,
     LaunchRefused,
@@ -163,6 +166,11 @@ class ScriptedNode:
     """Slurm tasks of the trainer here."""
     told: list[str] = field(default_factory=list)
     """Signals that these were sent."""
+    addresses: tuple[str, ...] = ()
+    guard_off: str = ""
+    reach: list[str] = field(default_factory=list)
+    """Addresses that its guarded services may reach, as it was told."""
+    reach_at_first_launch: list[str] | None = None
 
     def join(self) -> None:
         self.is_connected = True
@@ -184,7 +192,15 @@ class ScriptedNode:
             for key, item in self.exited.items()
             if key not in self.alive
         ]
-        hello = Hello(self.name, "0", "nonce", gateway_port=self.gateway_port, observed=tuple(observed))
+        hello = Hello(
+            self.name,
+            "0",
+            "nonce",
+            gateway_port=self.gateway_port,
+            addresses=self.addresses,
+            observed=tuple(observed),
+            guard_off=self.guard_off,
+        )
         self.world.post(AgentJoined(self.name, hello))
 
     def take(self, message: FromController) -> None:
@@ -201,6 +217,8 @@ class ScriptedNode:
                 self.published = {
                     route.service: {(b.replica, b.incarnation) for b in route.backends} for route in routes
                 }
+            case ReachAddresses(addresses=addresses):
+                self.reach.extend(addresses)
             case SignalTasks(signal=name):
                 self._signal_tasks(name)
             case EndNode():
@@ -232,6 +250,8 @@ class ScriptedNode:
 
     def _launch(self, spec: LaunchSpec) -> None:
         key, number = spec.replica, spec.incarnation
+        if self.reach_at_first_launch is None:
+            self.reach_at_first_launch = list(self.reach)
         if self.alive.get(key) == number or self.pending.get(key) == number:
             return
         assert key not in self.alive, f"{key}#{self.alive[key]} still lives when #{number} is launched"
@@ -308,6 +328,8 @@ class World:
         self._order = itertools.count()
         self._timers: dict[str, int] = {}
         self.notes: list[str] = []
+        self.outages: list[Outage] = []
+        self.denied: list[EgressLine] = []
         self.orders: list[dict[str, Any]] = []
         self.launched: list[str] = []
         self.said: list[str] = []
@@ -370,6 +392,12 @@ class World:
 
     def note(self, subject: str, event: str, reason: str, before: str = "", after: str = "", detail: str = "") -> None:
         self.notes.append(f"{self.now - 1000:.1f} {subject} {event} {before}->{after} {reason}")
+
+    def note_outage(self, outage: Outage) -> None:
+        self.outages.append(outage)
+
+    def deny(self, line: EgressLine) -> None:
+        self.denied.append(line)
 
     def save(self, key: str, value: Any) -> None:
         self.saved[key] = value

@@ -44,12 +44,12 @@ service free (command), 1 replica, ready with 1
   free/0 on n01: fewest replicas of free in group all (0 before this one)
 start: judge, box, free -> user
 stop: user -> judge, box, free
-egress: parsed and kept, not enforced yet
+egress, by each node's guard:
   judge: the allocation only; udp none
   user: the allocation and 10.0.0.0/8:443; udp none
   box: exempt, its workloads have no network at all
-  free: off
-  trainer: off"""
+  free: off, it reaches whatever its node reaches
+  trainer: off, it reaches whatever its node reaches"""
 
 
 def render(allocation: Allocation, argv: tuple[str, ...] = (), **keys: Any) -> list[str]:
@@ -81,4 +81,4 @@ def test_without_a_trainer_the_text_says_so() -> None:
     lines = render(parse_description("n1"), services={"a": {"command": ["x"]}})
     assert "trainer: none given; group all" in lines
     assert not any(line.startswith("node namespace") for line in lines)
-    assert lines.count("egress: parsed and kept, not enforced yet") == 1
+    assert lines.count("egress, by each node's guard:") == 1

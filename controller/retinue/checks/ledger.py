@@ -7,7 +7,8 @@ broken, not strict.
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from retinue.terms.record import Record, replace
+from retinue.terms.outage import Outage
+from retinue.terms.record import replace
 
 KEPT = 1000
 """Entries; the oldest closed one goes first."""
@@ -16,23 +17,6 @@ RATED = 50
 RATE_WARN = 0.2
 FIRST = 10
 """A verifier that raised on each of its first so many responses is broken for all of them."""
-
-
-class Outage(Record, frozen=True, omit_defaults=False):
-    """One entry of `GET /v1/outages`."""
-
-    service: str
-    node: str
-    from_utc: float
-    """Seconds since 1970."""
-    to_utc: float | None
-    """None: it lasts."""
-    cause: str
-    """`node_pressure` | `warm_parent_down` | `host_down`."""
-    detail: str = ""
-    """In words."""
-    replica: str = ""
-    """`checks/0`; empty outside a run."""
 
 
 class Ledger:
@@ -77,9 +61,10 @@ class Ledger:
         self._closed.append(closed)
         self._on_change(closed)
 
-    def read(self) -> list[Outage]:
-        """List all entries in the order in which they began."""
-        return sorted((*self._closed, *self._open.values()), key=lambda outage: outage.from_utc)
+    def read(self, since_utc: float = 0.0) -> list[Outage]:
+        """List what lasted at `since_utc` or began later, in the order in which it began."""
+        known = sorted((*self._closed, *self._open.values()), key=lambda outage: outage.from_utc)
+        return [outage for outage in known if outage.touches(since_utc)]
 
 
 class ErrorRates:

@@ -8,9 +8,9 @@ costs lines, never a check.
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from retinue.checks.ledger import Outage
 from retinue.journal.writer import Writer
-from retinue.terms.record import DecodeError, from_json, to_json
+from retinue.terms.outage import REPLICA_DOWN, Outage, merge_outages
+from retinue.terms.record import to_json
 from retinue.terms.run import OUTAGES
 
 CLOSE_S = 1.0
@@ -60,20 +60,14 @@ def find_left_open(lines: Iterable[bytes], service: str, replica: str, before_ut
 
     Shape:  in the order of the file; a line that cannot be read (it was torn) counts as not there.
     """
-    found: dict[tuple[str, str, float], Outage] = {}
-    for line in lines:
-        try:
-            outage = from_json(line, Outage)
-        except DecodeError:
-            continue
-        if (outage.service, outage.replica) != (service, replica) or outage.from_utc >= before_utc:
-            continue
-        key = (outage.node, outage.cause, outage.from_utc)
-        if outage.to_utc is None:
-            found[key] = outage
-        else:
-            found.pop(key, None)
-    return list(found.values())
+    return [
+        outage
+        for outage in merge_outages(lines)
+        if (outage.service, outage.replica) == (service, replica)
+        and outage.to_utc is None
+        and outage.cause != REPLICA_DOWN  # The controller's own, and closed by it.
+        and outage.from_utc < before_utc
+    ]
 
 
 def _read_lines(path: Path) -> list[bytes]:

@@ -17,6 +17,7 @@ from retinue.checks.host import Full, Host
 from retinue.checks.metrics import read_metrics
 from retinue.checks.quarantine import Check
 from retinue.checks.records import CheckRequest
+from retinue.terms.outage import parse_since
 from retinue.terms.outcome import Outcome
 from retinue.terms.record import to_json
 
@@ -153,8 +154,12 @@ class Desk:
         known = dict.fromkeys(self._host.settings.config.verifiers, "") | nursery.verifiers
         return _answer({"verifiers": known, "limits": self._host.settings.limits, "rung": nursery.rung})
 
-    async def _list_outages(self, _request: web.BaseRequest) -> web.StreamResponse:
-        return _answer({"outages": self._host.ledger.read()})
+    async def _list_outages(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            since_utc = parse_since(request.query.get("since", ""))
+        except ValueError as error:
+            raise Fault(400, "checks_unreadable", str(error)) from None
+        return _answer({"outages": self._host.ledger.read(since_utc)})
 
     async def _say_health(self, _request: web.BaseRequest) -> web.StreamResponse:
         host = self._host

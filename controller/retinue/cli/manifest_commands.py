@@ -8,6 +8,7 @@ import click
 
 from retinue.allocation.described import parse_description
 from retinue.cli.become import find_cwd
+from retinue.cli.guard_here import find_guard_obstacle
 from retinue.cli.options import MANIFEST
 from retinue.errors import PlanError, UsageError
 from retinue.manifest.files import read_manifest
@@ -69,6 +70,9 @@ def plan(
         return
     for line in render_plan(planned):
         click.echo(line)
+    obstacle = find_guard_obstacle(planned) if nodes is None else ""
+    if obstacle:
+        click.echo(f"warning: the egress guard does not work on this host: {obstacle}")
 
 
 def _parse_memory_mib(text: str) -> int:

@@ -7,6 +7,7 @@ never writes.
 from pathlib import Path
 
 from retinue.errors import TransientError
+from retinue.terms.outage import Outage, merge_outages
 from retinue.terms.record import DecodeError, Record, from_json
 
 
@@ -42,6 +43,19 @@ def read_endpoints(path: str) -> Endpoints:
         return from_json(Path(path).read_bytes(), Endpoints)
     except (OSError, DecodeError) as error:
         raise TransientError(f"cannot read endpoints {path!r}: {error}") from None
+
+
+def read_outages(path: Path) -> list[Outage]:
+    """Read the run's ledger; without a file there was no outage.
+
+    Errors: TransientError when it cannot be read.
+    """
+    try:
+        return merge_outages(path.read_bytes().splitlines())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise TransientError(f"cannot read outages {str(path)!r}: {error}") from None
 
 
 def find_unready(found: Endpoints, names: tuple[str, ...]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 from retinue import __version__
 from retinue.client.asking import Line, build_default_deadline, check_one
 from retinue.client.batch import Batch
-from retinue.client.endpoints import Endpoint, Endpoints, find_unready, read_endpoints
+from retinue.client.endpoints import Endpoint, Endpoints, find_unready, read_endpoints, read_outages
 from retinue.client.http import parse_target
 from retinue.client.judge_records import Judged
 from retinue.client.judging import JudgeOptions, check_judge, judge
@@ -26,9 +26,10 @@ from retinue.client.sandbox import Sandbox
 from retinue.client.sandbox_create import SandboxOptions, build_create
 from retinue.client.site import CHECKS, HOLD_OUTSIDE_S, SANDBOX, Site, find_url, read_site
 from retinue.errors import NotReadyError, TransientError, UsageError
+from retinue.terms.outage import Outage
 from retinue.terms.outcome import Outcome
 from retinue.terms.record import replace
-from retinue.terms.run import VERDICT
+from retinue.terms.run import OUTAGES, VERDICT
 
 GATE_S = 600.0
 GATE_POLL_S = 0.3
@@ -198,6 +199,20 @@ class Retinue:
         """
         self._pools.check_open()
         return dict(self._read_endpoints().services)
+
+    async def outages(self, since_utc: float = 0.0) -> list[Outage]:
+        """Read the run's ledger: what of ours was away, from when to when, and why.
+
+        Shape:  what lasted at `since_utc` (seconds since 1970) or began later, in the order in which it began;
+                an entry without `to_utc` lasts. `outage.touches(from_utc, to_utc)` tells whether a row was scored
+                meanwhile.
+        Errors: UsageError outside a run; TransientError when the file cannot be read.
+        """
+        self._pools.check_open()
+        if not self._site.endpoints_path:
+            raise UsageError("cannot read outages outside a run: RETINUE_ENDPOINTS is not set")
+        found = await asyncio.to_thread(read_outages, Path(self._site.endpoints_path).with_name(OUTAGES))
+        return [outage for outage in found if outage.touches(since_utc)]
 
     async def gate(self, services: Iterable[str] = (), timeout_s: float = GATE_S) -> None:
         """Wait until each of these services (all when none is named) has a replica that is ready.

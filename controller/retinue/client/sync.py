@@ -22,6 +22,7 @@ from retinue.client.sandbox_create import SandboxOptions
 from retinue.client.sandbox_sync import SyncSandbox
 from retinue.client.site import CHECKS, HOLD_OUTSIDE_S, SANDBOX
 from retinue.errors import PermanentError, UsageError
+from retinue.terms.outage import Outage
 from retinue.terms.outcome import Outcome
 
 T = TypeVar("T")
@@ -145,6 +146,11 @@ class SyncRetinue:
         """Return the run's services as they are now, as `Retinue.endpoints` does."""
         self._check_open()
         return self._retinue.endpoints()
+
+    def outages(self, since_utc: float = 0.0) -> list[Outage]:
+        """Read the run's ledger, as `Retinue.outages` does."""
+        self._check_open()
+        return self._run(self._retinue.outages(since_utc))
 
     def gate(self, services: Iterable[str] = (), timeout_s: float = GATE_S) -> None:
         """Wait until services are ready, as `Retinue.gate` does."""

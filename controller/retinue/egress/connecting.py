@@ -24,7 +24,7 @@ def connect_for(fd: int, address: bytes, is_stream: bool, slate: Slate, mark: Ma
         sockets.write_send_timeout(fd, (mark.seconds, mark.microseconds))
     if not is_stream or not sockets.is_blocking(fd):
         slate.write_mark(mark._replace(state=BEGUN))
-        return _read_again(sockets.connect(fd, address), is_second_try, errno.EINPROGRESS)
+        return read_again(sockets.connect(fd, address), is_second_try, errno.EINPROGRESS)
     seconds, microseconds = sockets.read_send_timeout(fd)
     # On the slate first: whoever finds it there gives the socket its own timeout back.
     slate.write_mark(mark._replace(seconds=seconds, microseconds=microseconds, state=TIMED))
@@ -33,10 +33,10 @@ def connect_for(fd: int, address: bytes, is_stream: bool, slate: Slate, mark: Ma
     sockets.write_send_timeout(fd, (seconds, microseconds))
     if number in _UNDER_WAY:
         return GO_ON
-    return _read_again(number, is_second_try, GO_ON)
+    return read_again(number, is_second_try, GO_ON)
 
 
-def _read_again(number: int, is_second_try: bool, under_way: int) -> int:
+def read_again(number: int, is_second_try: bool, under_way: int) -> int:
     """Say what the first try would have: it may have happened, and its answer died with who tried."""
     if is_second_try and number == errno.EISCONN:
         return 0

@@ -4,6 +4,7 @@ import textwrap
 import time
 from pathlib import Path
 
+from retinue.journal.egress import EgressStatus, render_egress
 from retinue.journal.events import escape_controls
 from retinue.terms.record import DecodeError, Record, from_json
 
@@ -106,6 +107,7 @@ class Status(Record, frozen=True):
     nodes: tuple[NodeStatus, ...]
     journal: JournalStatus
     warnings: tuple[str, ...] = ()
+    egress: EgressStatus = EgressStatus()
 
 
 COLUMNS = 80
@@ -150,7 +152,9 @@ def render_status(status: Status, now_utc: float, ended_utc: float | None = None
     for node in status.nodes:
         note = node.cause or node.weaker or node.rung
         table.append(f"{node.name:<18} {node.state:>7} {node.load_per_cpu:>8.2f} {node.memory_free_mib:>9}  {note}")
-    tail = [f"warning: {warning}" for warning in (*status.warnings, *find_journal_trouble(status))]
+    egress = render_egress(status.egress)
+    tail = [f"egress: {egress}"] if egress else []
+    tail += [f"warning: {warning}" for warning in (*status.warnings, *find_journal_trouble(status))]
     return "\n".join([*_wrap(head), *map(_cut, table), *_wrap(tail)])
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from retinue.journal.egress import EgressStatus, render_egress
 from retinue.journal.events import EventLine, escape_controls, render_event
 from retinue.terms.record import DecodeError, Record, from_json, replace
 
@@ -69,6 +70,7 @@ class Verdict(Record, frozen=True):
     services: dict[str, ServiceVerdict] = {}
     nodes: dict[str, NodeVerdict] = {}
     requests: Requests = Requests()
+    egress: EgressStatus = EgressStatus()
     controller_starts: int = 1
     agent_starts: dict[str, int] = {}
     """Node -> how often its agent was started."""
@@ -99,6 +101,8 @@ def render_verdict(verdict: Verdict) -> str:
         f"  requests   {requests.answered} answered, {requests.held} held, {requests.retried} retried, "
         f"{requests.failed} failed",
     ]
+    egress = render_egress(verdict.egress)
+    lines += [f"  egress     {egress}"] if egress else []
     for name, service in verdict.services.items():
         failed = f", failed: {' '.join(service.failed)}" if service.failed else ""
         hard = f", {service.killed_hard} killed hard" if service.killed_hard else ""

@@ -49,6 +49,7 @@ def check_whole(manifest: Manifest, tree: Tree) -> list[Finding]:
     findings = [*_check_names(services, groups, tree), *_check_variables(services, groups, tree)]
     findings += _check_groups(manifest, tree, groups)
     findings += _check_requeue(manifest, tree)
+    findings += _check_trainer(manifest, tree)
     for name, service in manifest.services.items():
         at: Path = ("services", name)
         findings += check_service(service, tree, at, groups)
@@ -71,6 +72,12 @@ def _check_requeue(manifest: Manifest, tree: Tree) -> Iterator[Finding]:
     if "timeout" in requeue.on and manifest.run.drain_s <= 0:
         what = "'timeout' needs time to ask for another attempt, and run.drain is 0s"
         yield tree.found(("run", "requeue", "on"), what, "set run.drain to what a stop takes, '120s'")
+
+
+def _check_trainer(manifest: Manifest, tree: Tree) -> Iterator[Finding]:
+    if manifest.trainer.egress is not None:
+        what = "is not built: the trainer's processes are started by Slurm or by your shell, where no guard of ours is"
+        yield tree.found(("trainer", "egress"), what, "remove it, or write 'egress: off'", at_key=True)
 
 
 def _check_names(services: list[str], groups: list[str], tree: Tree) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from retinue.errors import Finding
+from retinue.manifest.check_egress import check_urls
 from retinue.manifest.compose import Path, Tree
 from retinue.manifest.scalars import quote
 from retinue.manifest.schema import Probe, Service, parse_secret
@@ -32,7 +33,9 @@ def check_service(service: Service, tree: Tree, at: Path, groups: list[str]) -> 
     yield from _check_env(service, tree, at)
     yield from _check_egress(service, tree, at)
     known = [*PLACEHOLDERS, *(f"{group}.{what}" for group in groups for what in ("nodelist", "count"))]
-    for path, text in _texts(service, at):
+    texts = list(_texts(service, at))
+    yield from check_urls(service, tree, texts)
+    for path, text in texts:
         yield from _check_placeholders(tree, path, text, known)
 
 

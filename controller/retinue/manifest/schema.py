@@ -119,7 +119,7 @@ class Trainer(BaseModel):
     stop: TrainerStop = TrainerStop()
     """How it is asked to end."""
     egress: EgressRule = None
-    """What it may reach beyond the allocation. Default `off`: the trainer is not guarded."""
+    """Only `off`: the trainer is not guarded. Anything else is a finding."""
 
 
 class NodeRules(BaseModel):

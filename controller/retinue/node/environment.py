@@ -35,6 +35,25 @@ DROPPED = (
 """Names (patterns) that say something about another process's place in the job.
 Source: facts/slurm.md, "Steps and signals"; torchrun(1) for the last few."""
 
+CALLERS = (
+    *("*_API_KEY", "*_APIKEY", "*_TOKEN", "*_SECRET", "*_SECRET_*", "*_PASSWORD", "*_CREDENTIALS"),
+    *("OPENAI_*", "ANTHROPIC_*", "AZURE_*", "AWS_*", "GOOGLE_*", "WANDB_*", "COMET_*", "NEPTUNE_*", "MLFLOW_*"),
+    *("LANGSMITH_*", "LANGCHAIN_*", "*_PROXY", "*_proxy", "SSH_AUTH_SOCK", "DOCKER_HOST", "DBUS_SESSION_BUS_ADDRESS"),
+)
+"""Names (patterns) of what the caller reaches the outside with: keys, proxies, sockets of programs that go out for
+others. A service that is to have one names it, in `env` or in `keep_env`."""
+DIRECT = ("no_proxy", "NO_PROXY")
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "WANDB_MODE": "offline",
+}
+"""What tells libraries not to try: a denied download costs a start its retries, and usage reports fill the ledger."""
+
 DEVICES = "CUDA_VISIBLE_DEVICES"
 ALWAYS_DIRECT = ("127.0.0.1", "localhost", "::1")
 """Never through a proxy, whatever the site says."""
@@ -68,14 +87,17 @@ def build_placeholders(join: Join, host: str, port: int | None, inner_port: int 
 def build_environment(spec: LaunchSpec, own: Mapping[str, str], seat: Seat) -> dict[str, str]:
     """Build the whole environment of one incarnation.
 
-    Shape:  agent's own, minus DROPPED, plus the run's names, the manifest's, the secrets; later wins.
+    Shape:  agent's own, minus DROPPED and CALLERS; plus OFFLINE for what is guarded, the run's names, the manifest's,
+            the secrets; later wins.
     Errors: PermanentError when a GPU index is not one of what the agent sees.
     """
     env = {name: value for name, value in own.items() if not is_dropped(name, spec.keep_env)}
     env.setdefault("PYTHONUNBUFFERED", "1")
+    if spec.egress is not None:
+        env.update({name: value for name, value in OFFLINE.items() if not _matches(name, spec.keep_env)})
     places = build_placeholders(seat.join, seat.host, seat.port, seat.inner_port)
     env.update({name: expand(value, places) for name, value in spec.env.items()})
-    for name in ("no_proxy", "NO_PROXY"):
+    for name in DIRECT:
         env[name] = extend_no_proxy(env.get(name, ""), (*ALWAYS_DIRECT, *seat.nodes))
     if spec.gpus or DEVICES not in spec.env:
         env[DEVICES] = build_visible_devices(spec.gpus, own.get(DEVICES))
@@ -106,9 +128,11 @@ def build_tags(spec: LaunchSpec, run_id: str) -> dict[str, str]:
 
 def is_dropped(name: str, keep: Iterable[str]) -> bool:
     """Say whether hygiene removes this name; the service's own `keep_env` patterns win."""
-    if any(fnmatchcase(name, pattern) for pattern in keep):
-        return False
-    return any(fnmatchcase(name, pattern) for pattern in DROPPED)
+    return name not in DIRECT and not _matches(name, keep) and _matches(name, (*DROPPED, *CALLERS))
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def extend_no_proxy(present: str, more: Iterable[str]) -> str:

@@ -33,6 +33,7 @@ _LINES_MAX = 200
 _ADDRESSES_MAX = 500
 """In one packet."""
 _DROP_REST_S = 1.0
+_TELL_REST_S = 0.5
 
 Fork = Callable[[Machine, int, int], None]
 
@@ -84,6 +85,7 @@ class GuardRole:
     _killed_s: float | None = None
     _due_s: float = 0.0
     _drop_due_s: float = 0.0
+    _tell_due_s: float = 0.0
     _failures: int = 0
     _reason: str = ""
     _outbox: deque[tuple[ToSupervisor, int | None]] = field(default_factory=deque)
@@ -131,8 +133,11 @@ class GuardRole:
         self._addresses.update(dict.fromkeys(fresh))
         self._say_addresses(fresh)
 
-    def take_denied(self) -> tuple[Denied, ...]:
-        """Take what the agent has not been told yet."""
+    def take_denied(self, now_s: float) -> tuple[Denied, ...]:
+        """Take what the agent has not been told yet; not more often than it may cost."""
+        if now_s < self._tell_due_s or not self.ledger.has_changed:
+            return ()
+        self._tell_due_s = now_s + _TELL_REST_S
         return tuple(self.ledger.take_changed(_LINES_MAX))
 
     def tell_all_denied(self) -> None:

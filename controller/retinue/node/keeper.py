@@ -162,7 +162,7 @@ class _Keeper:
         reason = self._guard.tick(now_s)
         if reason is not None:
             self._agent.send(RoleRestarted("egress supervisor", self._guard.starts, reason))
-        if self._agent.end is not None and (lines := self._guard.take_denied()):
+        if self._agent.end is not None and (lines := self._guard.take_denied(now_s)):
             self._agent.send(DeniedSeen(lines))
         for name in ("agent", "gateway"):
             limit_log(self._settings, name)

@@ -64,7 +64,7 @@ def _render_replica(place: ReplicaPlan) -> str:
 
 
 def _render_egress(plan: Plan) -> list[str]:
-    lines = ["egress: parsed and kept, not enforced yet"]
+    lines = ["egress, by each node's guard:"]
     for service in plan.services:
         if service.kind in EXEMPT_KINDS:
             lines.append(f"  {service.name}: exempt, its workloads have no network at all")
@@ -77,6 +77,6 @@ def _render_egress(plan: Plan) -> list[str]:
 
 def _render_rule(egress: Egress) -> str:
     if not egress.is_on:
-        return "off"
+        return "off, it reaches whatever its node reaches"
     reach = f"the allocation and {', '.join(egress.allow)}" if egress.allow else "the allocation only"
     return f"{reach}; udp {egress.udp}"

@@ -114,6 +114,7 @@ def build_service(name: str, service: Service, replicas: tuple[str, ...], lane: 
         ),
         on_exhausted=service.restart.on_exhausted,
         egress=build_egress(service.egress),
+        guard="exempt" if service.kind in EXEMPT_KINDS else "off" if service.egress is None else "on",
         wants_token=any(secret and secret[0] == "run" for secret in secrets.values()),
         env_secrets=tuple((key, secret[1]) for key, secret in secrets.items() if secret and secret[0] == "env"),
         start_lane=lane,

@@ -76,6 +76,8 @@ class ServicePlan(Record, frozen=True):
     depends_on: tuple[Dependency, ...] = ()
     on_exhausted: OnExhausted = OnExhausted.DEGRADE
     egress: Egress = Egress()
+    guard: str = "on"
+    """`on` | `off` (by the manifest) | `exempt` (its workloads have no network at all)."""
     env_secrets: tuple[tuple[str, str], ...] = ()
     """(environment name, caller's environment name) for `env:NAME` references; no values."""
     wants_token: bool = False

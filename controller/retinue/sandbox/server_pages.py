@@ -9,7 +9,8 @@ from retinue.checks.exposition import build_metrics
 from retinue.sandbox.host import Host
 from retinue.sandbox.host_settings import HostSettings
 from retinue.sandbox.metrics import read_metrics
-from retinue.sandbox.requests import ErrorBody, ErrorWords, Fault
+from retinue.sandbox.requests import ErrorBody, ErrorWords, Fault, refuse
+from retinue.terms.outage import parse_since
 from retinue.terms.record import to_json
 
 JSON = "application/json"
@@ -19,8 +20,12 @@ Page = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 def build_pages(host: Host) -> dict[str, dict[str, Page]]:
     """Build the pages that are about no sandbox: path -> method -> page."""
 
-    async def list_outages(_request: web.BaseRequest) -> web.StreamResponse:
-        return build_answer({"outages": host.standing.ledger.read()})
+    async def list_outages(request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            since_utc = parse_since(request.query.get("since", ""))
+        except ValueError as error:
+            raise refuse(str(error)) from None
+        return build_answer({"outages": host.standing.ledger.read(since_utc)})
 
     async def say_capacity(_request: web.BaseRequest) -> web.StreamResponse:
         return build_answer(describe_capacity(host))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from retinue.channel.messages import (
     Beat,
     BindGateway,
+    EgressDenied,
     EndNode,
     FromAgent,
     GatewayBound,
@@ -52,6 +53,7 @@ class Attendance:
         run = self.run
         has_moved = run.nodes.take_hello(node, hello)
         run.edges.journal.note(node, "AgentJoined", f"agent start {hello.agent_starts}, pid {hello.host_pid}")
+        run.egress.take_join(node, hello)
         run.fleet.reconcile(node, hello.observed)
         if has_moved and any(seat.replica.phase is Phase.READY for seat in run.fleet.on_node(node)):
             run.fleet.new_routes.add(node)
@@ -74,6 +76,8 @@ class Attendance:
                 elif port == run.nodes.port:
                     run.nodes.refuse_port(node, port, holder)
                     self._propose_port()
+            case EgressDenied():
+                run.egress.take(node, message)
             case TasksSeen():
                 run.teardown.trainer.take_seen(node, message)
             case NodeFacts():
@@ -148,6 +152,7 @@ class Attendance:
             self._propose_port()
         elif run.nodes.are_bound():
             run.edges.timers.cancel("join")
+            run.egress.tell_all()
             run.fleet.shared_env = run.surroundings.build_shared_env(run.nodes.port)
             run.change(phase=RunPhase.STARTING, gateway_port=run.nodes.port)
             run.edges.journal.note("run", "NodesJoined", f"gateways listen on port {run.nodes.port}")

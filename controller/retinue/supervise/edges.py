@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from retinue.channel.messages import FromController
+from retinue.journal.egress import EgressLine
 from retinue.supervise.happenings import Happening
+from retinue.terms.outage import Outage
 
 
 class Clock(Protocol):
@@ -52,6 +54,14 @@ class Journal(Protocol):
     def note(
         self, subject: str, event: str, reason: str, before: str = "", after: str = "", detail: str = ""
     ) -> None: ...
+
+    def note_outage(self, outage: Outage) -> None:
+        """Write a line of the ledger: an outage begins, or is over."""
+        ...
+
+    def deny(self, line: EgressLine) -> None:
+        """Write down what a service was denied, in a file of its own."""
+        ...
 
 
 class Store(Protocol):

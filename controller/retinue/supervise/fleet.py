@@ -14,6 +14,7 @@ from retinue.plan.records import Plan
 from retinue.supervise.counts import Counts
 from retinue.supervise.edges import Edges
 from retinue.supervise.happenings import ReplicaTimer
+from retinue.supervise.outages import close_outage, find_outage, keep_outage
 from retinue.supervise.seat import Seat, find_next_timers, remember
 from retinue.terms.record import replace
 from retinue.terms.replica import (
@@ -115,6 +116,10 @@ class Fleet:
         changed_utc = seat.changed_utc if after is before else self.edges.clock.now_utc()
         timers = find_next_timers(seat.timers, decision.actions, event, now_s)
         seat = replace(seat, replica=decision.replica, changed_utc=changed_utc, timers=timers)
+        outage = find_outage(before, seat, event, decision.reason, self.edges.clock.now_utc())
+        seat = keep_outage(seat, outage)
+        if outage is not None:
+            self.edges.journal.note_outage(outage)
         self._seat(key, seat)
         self.edges.store.save(f"replica:{key}", seat)
         if decision.actions or after is not before:
@@ -124,6 +129,13 @@ class Fleet:
             )
         for action in decision.actions:
             self._act(key, action, decision.reason)
+
+    def close_outages(self) -> None:
+        """The run is over: what lasts of the outages has an end too."""
+        for key, seat in self.seats.items():
+            if seat.outage is not None:
+                self.edges.journal.note_outage(close_outage(seat.outage, self.edges.clock.now_utc()))
+                self.seats[key] = replace(seat, outage=None)
 
     def _seat(self, key: str, seat: Seat) -> None:
         """Put a seat in its place and keep the counts right."""

@@ -112,6 +112,7 @@ class Controller:
         self.stub.order(order)
 
     def finish(self, exit_code: int) -> None:
+        self.run.egress.write_totals()
         verdict = build_verdict(self.run, self.record, exit_code, self.clock.now_utc())
         if self.stub.is_gone:
             verdict = end_orphaned_run(self.record, self.plan, verdict)

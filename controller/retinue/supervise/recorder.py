@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from retinue.journal.egress import EgressLine
 from retinue.journal.events import EventLine
 from retinue.journal.lock import RunLock, release_lock
 from retinue.journal.status import JournalStatus
@@ -19,6 +20,7 @@ from retinue.supervise.run import Run
 from retinue.supervise.snapshot import ReplicaRows, build_endpoints, build_status
 from retinue.supervise.state import RunPhase
 from retinue.terms import run as files
+from retinue.terms.outage import Outage
 from retinue.terms.record import to_json, to_pretty_json
 from retinue.terms.run import RunRecord
 
@@ -48,6 +50,8 @@ class Recorder:
         self._is_stuck = False
         self._dir = Path(record.attempt_dir)
         self._events_path = str(self._dir / files.EVENTS)
+        self._outages_path = str(self._dir / files.OUTAGES)
+        self._egress_path = str(self._dir / files.EGRESS)
         self._writer = Writer()
         self._seq = 0
         self._endpoints = b""
@@ -65,6 +69,12 @@ class Recorder:
         self._seq += 1
         line = EventLine(self._seq, time.time(), subject, event, reason, before, after, detail)
         self._writer.append(self._events_path, to_json(line) + b"\n", is_vital=True)
+
+    def note_outage(self, outage: Outage) -> None:
+        self._writer.append(self._outages_path, to_json(outage) + b"\n", is_vital=True)
+
+    def deny(self, line: EgressLine) -> None:
+        self._writer.append(self._egress_path, to_json(line) + b"\n")
 
     def write_snapshots(self, run: Run, is_urgent: bool = False) -> None:
         """Write what changed: status when its rest is over, endpoints when they differ, the lock now and then."""

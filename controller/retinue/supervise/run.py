@@ -13,6 +13,7 @@ from retinue.channel.messages import Answer, Ask, Report
 from retinue.plan.records import Plan
 from retinue.supervise.attendance import Attendance
 from retinue.supervise.edges import Edges
+from retinue.supervise.egress import EgressWatch
 from retinue.supervise.ending import Cause
 from retinue.supervise.fleet import Fleet
 from retinue.supervise.happenings import (
@@ -70,6 +71,7 @@ class Run:
         self.job_signal = JobSignal(self)
         self.teardown = Teardown(self)
         self.progress = Progress(self)
+        self.egress = EgressWatch(self)
         self.inquiries = Inquiries(self)
         self.controller_starts = 1
         self.spread = Spread(plan, edges, fleet, self.nodes)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from retinue.plan.records import ReplicaPlan
+from retinue.terms.outage import Outage
 from retinue.terms.record import Record, replace
 from retinue.terms.replica import (
     AnyAction,
@@ -35,6 +36,8 @@ class Seat(Record, frozen=True):
     """Host pids that would not die."""
     last_lines: str = ""
     """Of the last incarnation that ended."""
+    outage: Outage | None = None
+    """It took requests and takes none now; kept until it does again."""
 
 
 def remember(seat: Seat, event: AnyEvent) -> Seat:

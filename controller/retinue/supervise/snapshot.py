@@ -58,6 +58,7 @@ def build_status(
         nodes=tuple(_build_node(view) for view in run.nodes.views.values()),
         journal=journal,
         warnings=run.plan.warnings,
+        egress=run.egress.build_status(),
     )
 
 
@@ -168,6 +169,7 @@ def build_verdict(run: Run, record: RunRecord, exit_code: int, now_utc: float) -
         controller_starts=run.controller_starts,
         agent_starts={view.name: view.hello.agent_starts for view in views if view.hello},
         warnings=run.plan.warnings,
+        egress=run.egress.build_status(),
     )
     plain: dict[str, Any] = to_plain(verdict)
     return plain

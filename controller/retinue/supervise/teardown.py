@@ -243,6 +243,7 @@ class Teardown:
         if run.state.phase is RunPhase.OVER or ending is None:
             return
         run.change(phase=RunPhase.OVER)
+        run.fleet.close_outages()
         run.edges.finish(self.find_exit_code())
 
     def find_exit_code(self) -> int:
