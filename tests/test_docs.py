@@ -193,7 +193,7 @@ def test_the_rooms_of_the_picture_are_the_rooms_of_the_code_on_their_floors() ->
 
 def test_the_files_of_the_rooms_with_several_processes_are_there() -> None:
     rows = re.findall(r"^\| [a-z ]+ \| `(\w+)/`: (.+) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
-    assert {room for room, _ in rows} == {"node", "supervise", "sandbox"}
+    assert {room for room, _ in rows} == {"node", "egress", "supervise", "sandbox"}
     for room, text in rows:
         for name in re.findall(r"`([\w*]+)`", text):
             assert list((ROOT / "controller" / "retinue" / room).glob(f"{name}.py")), f"{room} has no {name}"

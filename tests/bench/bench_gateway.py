@@ -1,200 +1,163 @@
-"""What the gateway costs: requests per second and added latency against the same backend asked directly.
+"""What the gateway costs, beside the same backend asked directly and through nginx and HAProxy where installed.
 
-Run: `PYTHONPATH=controller python tests/bench/bench_gateway.py`. Backend, the gateways of two nodes and the client are
-four processes. The backend is asked directly, through its own node's gateway, and through the other node's gateway,
-which hops over TLS. The three take turns, so that a busy machine slows all. Not a test: asserts nothing.
+Run: `PYTHONPATH=controller python tests/bench/bench_gateway.py`. Backend, gateways, proxies and the callers are
+processes of their own. All ways take turns, so that a busy machine slows all: read the ratios. CPU is the gateway's
+own, per request: on two cores callers and backend take their share of what it could do. Asserts nothing.
 """
 
 import asyncio
-import importlib.util
 import os
 import signal
-import socket
 import statistics
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from retinue.channel.certs import Authority, build_authority, build_certificate
-from retinue.channel.join import Join, write_join
-from retinue.channel.messages import Backend, Membership, Peer, Route
-from retinue.gateway.link import GatewayLink
+from gateway_load import QUESTION_BYTES, find_loop_factory, time_latency, time_rate, time_stream
+from gateway_peers import Node, end, start_backend, start_others
 
-ROUNDS = 7
+from retinue.channel.certs import build_authority
+from retinue.channel.messages import Backend, Membership, Route
+
+ROUNDS = int(os.environ.get("ROUNDS", "7"))
 SEQUENTIAL = 400
-CONCURRENT = 3000
+CONCURRENT = 6000
 CONNECTIONS = 32
-STREAMS = 200
-REQUEST = (
-    b"POST %b/v1/ask HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: 80\r\n\r\n"
-    + b"x" * 80
-)
-
-BACKEND = """
-import asyncio, socket, sys
-from aiohttp import web
-
-async def handle(request):
-    if request.raw_path.endswith("/stream"):
-        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await answer.prepare(request)
-        await answer.write(b"data: one\\n\\n")
-        await asyncio.sleep(0.002)
-        await answer.write(b"data: two\\n\\n")
-        await answer.write_eof()
-        return answer
-    await request.read()
-    return web.Response(body=b'{"verdict":"yes","score":1.0}', content_type="application/json")
-
-async def main():
-    runner = web.ServerRunner(web.Server(handle, access_log=None))
-    await runner.setup()
-    await web.SockSite(runner, socket.socket(fileno=int(sys.argv[1]))).start()
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
+STREAMS = 50
+HELD_PER_S = 200
+HELD_S = 6.0
+PREFIX = b"/judge"
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Line:
-    """One keep-alive connection; the client does as little as it can."""
+@dataclass
+class Bench:
+    """All that runs, and the ways to the backend: name -> (port, prefix)."""
 
-    def __init__(self, port: int, prefix: bytes) -> None:
-        self.port = port
-        self.request = REQUEST.replace(b"%b", prefix)
-        self.stream = b"GET %b/stream HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n".replace(b"%b", prefix)
+    own: Node
+    far: Node
+    backend: subprocess.Popen[bytes]
+    backend_port: int
+    ways: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    epoch: int = 0
+    incarnation: int = 1
 
-    async def open(self) -> "Line":
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
-        return self
-
-    async def ask(self) -> None:
-        self.writer.write(self.request)
-        head = await self.reader.readuntil(b"\r\n\r\n")
-        size = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-        await self.reader.readexactly(int(size.split(b":")[1]))
-
-    async def read_first_event(self) -> float:
-        start = time.perf_counter()
-        self.writer.write(self.stream)
-        await self.reader.readuntil(b"data: one\n\n")
-        took_s = time.perf_counter() - start
-        await self.reader.read()
-        self.writer.close()
-        return took_s
-
-
-async def time_latency(port: int, prefix: bytes) -> float:
-    line = await Line(port, prefix).open()
-    times = []
-    for _ in range(SEQUENTIAL):
-        start = time.perf_counter()
-        await line.ask()
-        times.append(time.perf_counter() - start)
-    line.writer.close()
-    return statistics.median(times)
-
-
-async def time_rate(port: int, prefix: bytes) -> float:
-    lines = [await Line(port, prefix).open() for _ in range(CONNECTIONS)]
-
-    async def work(line: Line) -> None:
-        for _ in range(CONCURRENT // CONNECTIONS):
-            await line.ask()
-
-    start = time.perf_counter()
-    await asyncio.gather(*(work(line) for line in lines))
-    took_s = time.perf_counter() - start
-    for line in lines:
-        line.writer.close()
-    return CONCURRENT // CONNECTIONS * CONNECTIONS / took_s
-
-
-async def time_stream(port: int, prefix: bytes) -> float:
-    times = [await (await Line(port, prefix).open()).read_first_event() for _ in range(STREAMS)]
-    return statistics.median(times)
-
-
-class Node:
-    """One node's gateway process, and the agent's end of it."""
-
-    def __init__(self, directory: Path, authority: Authority, name: str) -> None:
-        self.name = name
-        cert_pem, key_pem = build_certificate(authority, "agent", name)
-        join = Join(
-            authority.run_id,
-            0,
-            name,
-            (),
-            "",
-            "",
-            str(directory),
-            "",
-            "",
-            "",
-            authority.ca_pem,
-            cert_pem,
-            key_pem,
-            "bench",
-        )
-        write_join(directory / f"{name}.pem", join)
-        control_path = str(directory / f"{name}.sock")
-        with socket.create_server(("127.0.0.1", 0)) as listen, socket.create_server(("127.0.0.1", 0)) as hop:
-            self.port = listen.getsockname()[1]
-            self.peer = Peer(name, ("127.0.0.1",), hop.getsockname()[1])
-            fds = [listen.fileno(), hop.fileno()]
-            words = ["--listen-fd", str(fds[0]), "--hop-fd", str(fds[1]), "--control-path", control_path]
-            argv = [sys.executable, "-P", "-m", "retinue", "gateway", *words, "--join", str(directory / f"{name}.pem")]
-            self.process = subprocess.Popen(argv, pass_fds=fds)
-        self.link = GatewayLink(control_path, name, lambda facts: None)
+    def publish(self, is_ready: bool) -> None:
+        """Tell both gateways where the replica is, or that it is nowhere."""
+        self.epoch += 1
+        replica = Backend("judge/0", self.incarnation, "own", "127.0.0.1", self.backend_port)
+        route = Route(service="judge", backends=(replica,) if is_ready else ())
+        self.own.link.publish(Membership(self.epoch, (route,)))
+        self.far.link.publish(Membership(self.epoch, (route,), (self.own.peer,)))
 
 
 @asynccontextmanager
-async def serve(directory: Path) -> AsyncIterator[tuple[int, int, int]]:
-    """Start the backend and both gateways; yields the ports of the backend, its own gateway and the other one."""
-    with socket.create_server(("127.0.0.1", 0)) as listen:
-        backend = listen.getsockname()[1]
-        argv = [sys.executable, "-c", BACKEND, str(listen.fileno())]
-        child = subprocess.Popen(argv, pass_fds=[listen.fileno()])  # noqa: ASYNC220 (before anything is timed)
+async def serve(home: Path) -> AsyncIterator[Bench]:
+    """Start everything; end it when the context ends."""
     authority = build_authority("bench")
-    far, own = nodes = [Node(directory, authority, name) for name in ("far", "own")]
-    replica = Backend(replica="judge/0", incarnation=1, node="own", host="127.0.0.1", port=backend)
-    for node, peers in ((own, ()), (far, (own.peer,))):
-        node.link.publish(Membership(1, (Route(service="judge", backends=(replica,)),), peers))
-    tasks = [asyncio.create_task(node.link.run()) for node in nodes]
+    backend, port = start_backend(0)
+    bench = Bench(Node(home, authority, "own"), Node(home, authority, "far"), backend, port)
+    others = start_others(home, port)
+    bench.ways = {"direct": (port, b""), "gateway": (bench.own.port, PREFIX), "hop": (bench.far.port, PREFIX)}
+    bench.ways |= {name: (port, PREFIX) for name, (_, port) in others.items()}
+    bench.publish(is_ready=True)
+    tasks = [asyncio.create_task(node.link.run()) for node in (bench.own, bench.far)]
     try:
-        yield backend, own.port, far.port
+        yield bench
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for process in (child, *(node.process for node in nodes)):
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
+        for process in (bench.backend, bench.own.process, bench.far.process):
+            end(process)
+        for process, _ in others.values():
+            # Their workers end with them only when they are asked.
+            end(process, signal.SIGTERM)
+
+
+async def compare(
+    bench: Bench, name: str, measure: Callable[[int, bytes], Awaitable[float]], scale: float, unit: str
+) -> None:
+    """Measure all ways in turn, and print medians and ratios."""
+    rounds = [[await measure(*way) for way in bench.ways.values()] for _ in range(ROUNDS)]
+    medians = [statistics.median(values) * scale for values in zip(*rounds, strict=True)]
+    words = [f"{way} {value:,.3f} (x{value / medians[0]:.2f})" for way, value in zip(bench.ways, medians, strict=True)]
+    print(f"{name}, {unit}: {', '.join(words)}", flush=True)
+
+
+async def measure_cpu(bench: Bench) -> None:
+    """Print the gateway's own CPU time per request: what one gateway could do with a core to itself."""
+    spent = []
+    for _ in range(ROUNDS):
+        before = _read_cpu_s(bench.own.process.pid)
+        await time_rate(*bench.ways["gateway"], CONNECTIONS, CONCURRENT)
+        spent.append((_read_cpu_s(bench.own.process.pid) - before) / (CONCURRENT // CONNECTIONS * CONNECTIONS))
+    cpu_s = statistics.median(spent)
+    print(f"the gateway's CPU per request: {cpu_s * 1e6:.0f} us, or {1 / cpu_s:,.0f} req/s of one core", flush=True)
+
+
+async def hold_through_restart(bench: Bench) -> None:
+    """Call 200 times a second while the replica is killed and started again; print how many were lost."""
+    asked: list[asyncio.Task[bool]] = []
+    loop = asyncio.get_running_loop()
+    start_s = loop.time()
+    restart = asyncio.create_task(_restart(bench))
+    for number in range(int(HELD_PER_S * HELD_S)):
+        await asyncio.sleep(start_s + number / HELD_PER_S - loop.time())
+        asked.append(asyncio.create_task(_ask_once(bench.own.port)))
+    await restart
+    answered = sum(await asyncio.gather(*asked))
+    print(
+        f"a restart of 2 s under {HELD_PER_S} requests/s: {len(asked)} sent, {len(asked) - answered} lost", flush=True
+    )
+
+
+async def _restart(bench: Bench) -> None:
+    await asyncio.sleep(HELD_S / 4)
+    end(bench.backend)
+    bench.own.link.drop("judge/0", bench.incarnation, "exited")
+    bench.publish(is_ready=False)
+    await asyncio.sleep(2.0)
+    bench.incarnation += 1
+    bench.backend, bench.backend_port = start_backend(0)
+    bench.publish(is_ready=True)
+
+
+async def _ask_once(port: int) -> bool:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        head = b"POST /judge/v1/ask HTTP/1.1\r\nHost: bench\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        writer.write(head % QUESTION_BYTES + b"x" * QUESTION_BYTES)
+        return (await reader.read()).startswith(b"HTTP/1.1 200")
+    except ConnectionError:
+        return False
+    finally:
+        writer.close()
+
+
+def _read_cpu_s(pid: int) -> float:
+    """Read the CPU time of a process, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 async def main() -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        async with serve(Path(directory)) as (backend, own, far):
-            uvloop = "yes" if importlib.util.find_spec("uvloop") else "no"
-            print(f"{os.cpu_count()} cores, uvloop in the gateway: {uvloop}; medians of {ROUNDS} rounds")
-            for _ in range(2):
-                await time_rate(far, b"/judge")
-            for name, measure, scale, unit in (
-                ("p50 latency, one caller", time_latency, 1000.0, "ms"),
-                ("first event of a stream", time_stream, 1000.0, "ms"),
-                (f"rate, {CONNECTIONS} callers", time_rate, 1.0, "req/s"),
-            ):
-                ways = ((backend, b""), (own, b"/judge"), (far, b"/judge"))
-                rounds = [[await measure(*way) for way in ways] for _ in range(ROUNDS)]
-                direct, through, hop = (statistics.median(values) * scale for values in zip(*rounds, strict=True))
-                shares = f"x{through / direct:.2f} and x{hop / direct:.2f} of direct, x{hop / through:.2f} by the hop"
-                print(f"{name}: direct {direct:,.3f}, gateway {through:,.3f}, hop {hop:,.3f} {unit}; {shares}")
+    with tempfile.TemporaryDirectory() as home:
+        async with serve(Path(home)) as bench:
+            print(f"{os.cpu_count()} cores, uvloop: {find_loop_factory() is not None}; medians of {ROUNDS} rounds")
+            for port, prefix in bench.ways.values():
+                await time_rate(port, prefix, CONNECTIONS, CONCURRENT)
+            await compare(bench, "p50, one caller", lambda *way: time_latency(*way, SEQUENTIAL), 1000.0, "ms")
+            await compare(bench, "first event of a stream", lambda *way: time_stream(*way, STREAMS), 1000.0, "ms")
+            name = f"rate, {CONNECTIONS} callers"
+            await compare(bench, name, lambda *way: time_rate(*way, CONNECTIONS, CONCURRENT), 1.0, "req/s")
+            await measure_cpu(bench)
+            await hold_through_restart(bench)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
+        runner.run(main())

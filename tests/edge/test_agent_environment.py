@@ -88,6 +88,8 @@ def test_a_guarded_service_is_told_not_to_try_the_outside() -> None:
     guarded = replace(SPEC, egress=EgressRule())
     env = build_environment(guarded, {"HF_HUB_OFFLINE": "0"}, SEAT)
     assert (env["HF_HUB_OFFLINE"], env["WANDB_MODE"], env["VLLM_NO_USAGE_STATS"]) == ("1", "offline", "1")
+    assert (env["VLLM_HOST_IP"], env["SGLANG_HOST_IP"]) == ("127.0.0.1", "127.0.0.1")
+    assert "VLLM_HOST_IP" not in build_environment(replace(SPEC, egress=EgressRule(udp="full")), {}, SEAT)
     assert build_environment(replace(guarded, env={"HF_HUB_OFFLINE": "0"}), {}, SEAT)["HF_HUB_OFFLINE"] == "0"
     kept = build_environment(replace(guarded, keep_env=("HF_*",)), {"HF_HUB_OFFLINE": "0"}, SEAT)
     assert kept["HF_HUB_OFFLINE"] == "0"
@@ -127,7 +129,8 @@ def test_python_buffering_that_was_chosen_stays_chosen() -> None:
 
 
 def test_the_runs_nodes_are_never_behind_the_sites_proxy() -> None:
-    env = build_environment(SPEC, {"http_proxy": "http://p:1", "no_proxy": ".site, 127.0.0.1"}, SEAT)
+    spec = replace(SPEC, keep_env=("http_proxy",))
+    env = build_environment(spec, {"http_proxy": "http://p:1", "no_proxy": ".site, 127.0.0.1"}, SEAT)
     assert env["http_proxy"] == "http://p:1"
     assert env["no_proxy"] == ".site,127.0.0.1,localhost,::1,n1,n2"
     assert env["NO_PROXY"] == "127.0.0.1,localhost,::1,n1,n2"

@@ -184,7 +184,7 @@ async def test_a_short_of_descriptors_far_gateway_is_not_the_replicas_fault(monk
         async def lack(*args: object, **words: object) -> None:
             raise OSError(24, "Too many open files")
 
-        monkeypatch.setattr(far.scene.proxy._session, "request", lack)
+        monkeypatch.setattr(far.scene.proxy._direct, "send", lack)
         answer = await near.scene.ask("/judge/")
         assert (answer.status, b"on the gateway's side" in answer.body) == (409, True)
         assert near.scene.proxy.table.dropped() == far.scene.proxy.table.dropped() == ()

@@ -78,7 +78,7 @@ async def test_room_on_another_node_is_asked_for_over_the_hop_and_the_own_node_w
         assert await create(nodes[1]) == there.name
         here.capacity = say_capacity(99)
         for node in nodes:
-            node.scene.proxy._placing._words.clear()
+            node.scene.proxy.chooser._placing._words.clear()
             assert await create(node) == there.name
 
 

@@ -214,6 +214,7 @@ async def test_the_gateways_own_pages_tell_what_is_there() -> None:
         metrics = (await scene.ask("/-/metrics")).body.decode()
         assert "\nretinue_gateway_requests_total 1\n" in metrics
         assert '\nretinue_gateway_backends_usable{service="judge"} 1\n' in metrics
+        assert (await scene.ask("/metrics")).body.decode() == metrics
         assert (await scene.ask("/-/nothing")).status == 404
         unknown = json.loads((await scene.ask("/jugde/v1")).body)["error"]
         assert (unknown["type"], "did you mean 'judge'" in unknown["message"]) == ("retinue_unknown_service", True)

@@ -29,7 +29,7 @@ PLACES = {
     "RETINUE_JUDGE_URL": "http://stale",
 }
 """What describes the caller's own step, and would make a service join somebody else's process group."""
-KEPT = ["SLURM_*", "RANK"]
+KEPT = ["SLURM_*", "RANK", "*_proxy", "*_PROXY"]
 SAYS_ITS_ENVIRONMENT = """
 import json
 
@@ -70,6 +70,7 @@ def test_services_lose_the_callers_place_in_the_job_and_a_dead_proxy_changes_not
     assert caller.items() <= said["trainer"].items()
     assert not stale.items() & said["trainer"].items(), "another run's address is worse than none"
     assert "127.0.0.1" in said["trainer"]["no_proxy"].split(",")
+    assert PROXIES.items() <= said["keeps"].items()
     assert {name for name in PLACES if name in said["keeps"]} == {"SLURM_PROCID", "SLURM_NTASKS", "RANK"}
 
 
@@ -77,7 +78,7 @@ def check_service(env: dict[str, str]) -> None:
     assert [name for name in PLACES if name in env] == []
     assert (env["ORDINARY"], env["OWN"]) == ("1", "a,b\n'c' {d}")
     assert {"127.0.0.1", "localhost", "::1"} <= set(env["no_proxy"].split(",")) & set(env["NO_PROXY"].split(","))
-    assert PROXIES.items() <= env.items()
+    assert [name for name in PROXIES if name in env] == [], "what leads out is no service's unless it is named"
     assert (env["RETINUE_REPLICA"], env["CUDA_VISIBLE_DEVICES"], env["PYTHONUNBUFFERED"]) == ("plain/0", "", "1")
 
 

@@ -71,6 +71,14 @@ def test_status_and_verdict_say_what_was_denied_and_what_is_not_guarded() -> Non
     assert any("EgressGuardOff" in note for note in world.notes)
 
 
+def test_an_address_is_named_before_sockets_that_look_ups_try() -> None:
+    world = build()
+    world.start()
+    world.run_for(20.0)
+    say(world, Denied("judge/0", "udp-socket", "", 0, 900, 1.0, 2.0), deny(1))
+    assert world.run.egress.build_status().top == ("judge/0 to 203.0.113.7:443 (1)", "judge/0 to udp-socket (900)")
+
+
 def test_a_run_without_guarded_services_does_not_talk_of_a_guard() -> None:
     world = World(build_test_plan([service("checks", guard="exempt")]))
     world.nodes["n1"].guard_off = "no seccomp"

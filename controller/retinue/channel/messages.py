@@ -6,6 +6,7 @@ that does not decode closes the connection (it is a bug or a stranger).
 
 from typing import Any
 
+from retinue.terms.calls import CallRules
 from retinue.terms.egress import Denied
 from retinue.terms.launch import LaunchSpec
 from retinue.terms.record import Record
@@ -231,6 +232,7 @@ class Route(Record, frozen=True):
     unready_since_utc: float | None = None
     cause: str = ""
     """Why there is no backend, for the typed error."""
+    rules: CallRules = CallRules()
     wants_token: bool = False
     """Its replicas take the run's token for their API key: it is sent with every request, whatever key came."""
     is_sandbox: bool = False

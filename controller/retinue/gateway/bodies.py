@@ -30,9 +30,12 @@ class NoBody:
 class RequestBody:
     """What the client sends, as often as it may be sent on."""
 
-    def __init__(self, request: web.BaseRequest, budget: ReplayBudget) -> None:
+    def __init__(self, request: web.BaseRequest, budget: ReplayBudget, service: str, kept_max: int) -> None:
+        """`kept_max`: bytes that may be kept of all requests of the service."""
         self._request = request
         self._budget = budget
+        self._service = service
+        self._kept_max = kept_max
         self._kept = b""
         self._taken_bytes = 0
         self._is_streamed = False
@@ -76,7 +79,7 @@ class RequestBody:
             self._is_streamed = True
             return
         wanted = REPLAY_BYTES if size is None else size
-        if not self._budget.take(wanted):
+        if not self._budget.take(self._service, wanted, self._kept_max):
             self._is_streamed = self.is_over_budget = True
             return
         self._taken_bytes = wanted
@@ -98,7 +101,7 @@ class RequestBody:
 
     def close(self) -> None:
         """Give back what was reserved."""
-        self._budget.give(self._taken_bytes)
+        self._budget.give(self._service, self._taken_bytes)
         self._taken_bytes = 0
         self._kept = b""
 
@@ -106,8 +109,9 @@ class RequestBody:
         self._say_continue()
         parts: list[bytes] = []
         count = 0
+        content = self._request.content
         try:
-            while count <= REPLAY_BYTES and (part := await self._request.content.readany()):
+            while count <= REPLAY_BYTES and (part := await content.readany()):
                 parts.append(part)
                 count += len(part)
         except (web.RequestPayloadError, ConnectionError):
@@ -117,7 +121,7 @@ class RequestBody:
             # A chunked body says its length only by ending; what was read goes out first.
             self._is_streamed = True
         else:
-            self._budget.give(self._taken_bytes - count)
+            self._budget.give(self._service, self._taken_bytes - count)
             self._taken_bytes = count
 
     async def _stream(self) -> AsyncIterator[bytes]:

@@ -1,10 +1,10 @@
-"""One client request, what was tried for it, and the counts of all of them. No behaviour."""
+"""One client request, what of it is sent on, what was tried for it, and the counts of all. No behaviour."""
 
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from retinue.gateway.bodies import RequestBody
+from retinue.gateway.bodies import NoBody, RequestBody
 from retinue.gateway.routes import Slot
 from retinue.gateway.wire import Headers
 
@@ -21,6 +21,17 @@ class Counts:
     """Requests that had to wait for a backend."""
     far: int = 0
     """Requests that another node's gateway sent here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One request as it is sent on."""
+
+    method: str
+    target: str
+    headers: Headers
+    """Without Host, which says whose they are."""
+    body: RequestBody | NoBody
 
 
 @dataclass(slots=True, eq=False)

@@ -14,13 +14,13 @@ import aiohttp
 from yarl import URL
 
 from retinue.channel.messages import Backend, Peer
-from retinue.gateway.bodies import NoBody, RequestBody
+from retinue.gateway.exchange import Outgoing
 from retinue.gateway.faults import Blame, parse_fault, translate_error
 from retinue.gateway.peers import Peers
 from retinue.gateway.pulse import Pulse
 from retinue.gateway.routes import RouteTable
-from retinue.gateway.upstream import open_session
-from retinue.gateway.wire import FAR_FAULT, FAR_REPLICA, Headers
+from retinue.gateway.upstream import build_authority, open_session
+from retinue.gateway.wire import FAR_FAULT, FAR_REPLICA
 
 SYN_RETRIES = 1
 """An address that swallows every packet is given up after 3 s: the kernel waits one second, then two."""
@@ -32,16 +32,6 @@ IDLE_S = 60.0
 UNREAD_BYTES = 16 * 1024
 PING = "/-/far"
 """Answered with 204 by a gateway, to another node's gateway only."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """One request as it is sent on."""
-
-    method: str
-    target: str
-    headers: Headers
-    body: RequestBody | NoBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +57,23 @@ class Far:
         self._session = open_session(connector, HANDSHAKE_S)
         self.peers = Peers(lambda: table.peers, self._ask)
 
-    async def send(self, backend: Backend, outgoing: Outgoing) -> aiohttp.ClientResponse:
+    async def send(self, backend: Backend, outgoing: Outgoing, read_s: float | None = None) -> aiohttp.ClientResponse:
         """Send one request to a replica of another node.
 
+        Units:  `read_s` silence that ends the exchange; None: no deadline.
         Shape:  when the pinned address does not answer any more, the others are tried with the same request:
                 nothing of it has left.
         Errors: Fault as the other gateway said it, or when there is no way there; whatever aiohttp raises.
         """
         peer, address = await self.peers.find(backend.node)
         try:
-            upstream = await self._send_to(peer, address, backend, outgoing)
+            upstream = await self._send_to(peer, address, backend, outgoing, read_s)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             if translate_error(error).blame is Blame.OURS:
                 raise
             self.peers.doubt(backend.node, address)
             peer, address = await self.peers.find(backend.node)
-            upstream = await self._send_to(peer, address, backend, outgoing)
+            upstream = await self._send_to(peer, address, backend, outgoing, read_s)
         _limit_unread(upstream)
         said = upstream.headers.get(FAR_FAULT)
         if said is not None:
@@ -95,16 +86,21 @@ class Far:
         await self.peers.close()
         await self._session.close()
 
-    async def _send_to(self, peer: Peer, address: str, backend: Backend, outgoing: Outgoing) -> aiohttp.ClientResponse:
+    async def _send_to(
+        self, peer: Peer, address: str, backend: Backend, outgoing: Outgoing, read_s: float | None
+    ) -> aiohttp.ClientResponse:
+        host = ("Host", build_authority(backend))
+        named = (FAR_REPLICA, f"{backend.replica}#{backend.incarnation}")
         return await self._session.request(
             outgoing.method,
             build_far_url(peer, address, outgoing.target),
-            headers=[*outgoing.headers, (FAR_REPLICA, f"{backend.replica}#{backend.incarnation}")],
+            headers=[*outgoing.headers, host, named],
             data=outgoing.body.payload(),
             # A body that can be sent once stays here until the replica itself takes it.
             expect100=outgoing.body.is_streamed,
             allow_redirects=False,
             server_hostname=peer.node,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=HANDSHAKE_S, sock_read=read_s),
         )
 
     async def _ask(self, peer: Peer, address: str) -> str:

@@ -47,11 +47,11 @@ class FarDoor:
             if named is None:
                 return web.Response(status=self._answer_gateway(request.raw_path))
             is_pinned = find_sandbox(request.raw_path, request.headers) != ""
-            return await self._pass_on(request, await self._find(named, is_pinned))
+            return await self._pass_on(request, await self._find(named, is_pinned), is_pinned)
         except Fault as fault:
             return _say(request, fault)
         except Refusal as refusal:
-            return _say(request, Fault(Blame.CALLER, str(refusal)))
+            return _say(request, Fault(Blame.OURS if refusal.is_ours else Blame.CALLER, str(refusal)))
         except ConnectionError:
             # The other gateway went away while it was being answered; nobody reads this.
             return web.Response(status=499)
@@ -82,7 +82,7 @@ class FarDoor:
             raise Fault(Blame.UNREACHED, slot.cause)
         return slot
 
-    async def _pass_on(self, request: web.BaseRequest, slot: Slot) -> web.StreamResponse:
+    async def _pass_on(self, request: web.BaseRequest, slot: Slot, is_pinned: bool) -> web.StreamResponse:
         """Answer from this very replica: tried once, never held.
 
         Errors: Fault, for the other gateway to judge: it has the client and knows the other replicas.
@@ -90,7 +90,7 @@ class FarDoor:
         """
         proxy = self._proxy
         proxy.counts.far += 1
-        body = RequestBody(request, proxy.budget)
+        body = RequestBody(request, proxy.budget, slot.service, proxy.table.find_rules(slot.service).memory_bytes)
         headers, now_s = list(request.headers.items()), asyncio.get_running_loop().time()
         exchange = Exchange(request, headers, slot.service, request.raw_path, body, False, now_s)
         try:
@@ -99,6 +99,8 @@ class FarDoor:
                 body.leave()
             else:
                 await body.load()
+            if not is_pinned:
+                await proxy.chooser.wait_free(slot)
             with proxy.table.count(slot, is_from_far=True):
                 return await self._ask(exchange, slot)
         finally:

@@ -30,6 +30,8 @@ class Blame(str, Enum):
     """As above, and it is certain: nobody listens at its port any more, or another incarnation does."""
     BROKEN = "broken"
     """The connection ended before the answer began: the backend may have seen the request."""
+    LATE = "late"
+    """It said nothing for as long as the service may be silent: as above, and asking again costs that time again."""
     GARBLED = "garbled"
     """It answered, but not in HTTP that can be passed on; asking again gives the same."""
     OURS = "ours"
@@ -52,6 +54,7 @@ class Fault(Exception):
 BLAMES: tuple[tuple[type[Exception], Blame], ...] = (
     (aiohttp.ClientConnectorError, Blame.UNREACHED),
     (aiohttp.ConnectionTimeoutError, Blame.UNREACHED),
+    (aiohttp.SocketTimeoutError, Blame.LATE),
     (aiohttp.ClientResponseError, Blame.GARBLED),
     (aiohttp.ClientPayloadError, Blame.GARBLED),
     (aiohttp.ClientConnectionError, Blame.BROKEN),
@@ -72,6 +75,14 @@ def translate_error(error: Exception) -> Fault:
     if blame is Blame.UNREACHED and number == errno.ECONNREFUSED:
         blame = Blame.GONE
     return Fault(blame, _read_cause(error, number))
+
+
+def translate_connect_error(error: OSError) -> Fault:
+    """Translate why there is no connection to a backend; a timeout of ours has no errno."""
+    if error.errno is None or error.errno == errno.ETIMEDOUT:
+        return Fault(Blame.UNREACHED, "connect timed out")
+    refused = Blame.GONE if error.errno == errno.ECONNREFUSED else Blame.UNREACHED
+    return Fault(Blame.OURS if error.errno in OUR_SHORTAGE else refused, os.strerror(error.errno).lower())
 
 
 def translate_way_error(error: Exception) -> Fault:

@@ -1,32 +1,22 @@
 """The gateway's own door: who may call, which service is meant, and its own few pages.
 
-`/<service>/...` is forwarded; `/` lists the services; `/-/health` and `/-/metrics` are the gateway's.
+`/<service>/...` is forwarded; `/` lists the services; `/-/health` and `/-/metrics` are the gateway's, and
+`/metrics` too where no service has that name.
 """
 
 import asyncio
-from collections.abc import Iterable
 from typing import Any
 
 from aiohttp import web
 
 from retinue.channel.messages import GatewayFacts
 from retinue.gateway.caller import Doorkeeper
+from retinue.gateway.metrics import say_metrics
 from retinue.gateway.notes import log
 from retinue.gateway.proxy import Proxy
 from retinue.gateway.upstream import HEADER_BYTES, READ_BYTES
 from retinue.gateway.wire import Refusal, build_error, is_websocket, split_target
 from retinue.terms.record import Record, to_json
-
-HELP = (
-    ("requests_total", "counter", "Requests that arrived for a service."),
-    ("failed_total", "counter", "Requests that ended in a typed error of our side, or were cut off."),
-    ("retried_total", "counter", "Times a request was sent again."),
-    ("far_total", "counter", "Requests that other nodes' gateways sent here for replicas of this node."),
-    ("held", "gauge", "Requests that wait for a backend."),
-    ("replay_bytes", "gauge", "Bytes of request bodies kept for sending again."),
-    ("membership_epoch", "gauge", "Epoch of the last membership; -1 before the first."),
-)
-
 
 SERVER_WORDS: dict[str, Any] = {
     "handler_cancellation": True,
@@ -116,6 +106,9 @@ class Front:
         service, target = split_target(request.raw_path)
         if service in ("", "-"):
             return self._answer_own(service, target)
+        if service == "metrics" and target == "/" and not self._proxy.table.is_known(service):
+            # Where scrapers look first.
+            return self._say_metrics()
         if is_websocket(headers.items()):
             raise Refusal(501, "retinue_unsupported", "cannot pass WebSocket on: not supported yet", service)
         self._proxy.counts.requests += 1
@@ -129,8 +122,11 @@ class Front:
         if service == "-" and path == "/health":
             return _answer_json({"status": "ok", "epoch": self._proxy.table.epoch, "node": self._proxy.table.node})
         if service == "-" and path == "/metrics":
-            return web.Response(text=build_metrics(self._read_metrics()), content_type="text/plain")
+            return self._say_metrics()
         raise Refusal(404, "retinue_unknown_page", "cannot find this page; there are /, /-/health and /-/metrics")
+
+    def _say_metrics(self) -> web.Response:
+        return web.Response(text=say_metrics(self._proxy), content_type="text/plain")
 
     def _list_services(self) -> dict[str, dict[str, ServiceFacts]]:
         table = self._proxy.table
@@ -145,46 +141,6 @@ class Front:
                 for name, service in table.services.items()
             }
         }
-
-    def _read_metrics(self) -> list[tuple[str, str, str, list[tuple[str, float]]]]:
-        proxy, table = self._proxy, self._proxy.table
-        epoch = -1 if table.epoch is None else table.epoch
-        counts = proxy.counts
-        values = (
-            counts.requests,
-            counts.failed,
-            counts.retried,
-            counts.far,
-            proxy.room.count,
-            proxy.budget.used_bytes,
-            epoch,
-        )
-        single = [(*words, [("", float(value))]) for words, value in zip(HELP, values, strict=True)]
-        usable = {name: sum(slot.is_trusted for slot in s.slots) for name, s in table.services.items()}
-        flights = {name: table.in_flight.get(name, 0) for name in table.services}
-        return [
-            *single,
-            ("in_flight", "gauge", "Requests at a backend.", _label(flights)),
-            ("backends_usable", "gauge", "Backends that are neither left out nor on trial.", _label(usable)),
-        ]
-
-
-def build_metrics(families: Iterable[tuple[str, str, str, list[tuple[str, float]]]]) -> str:
-    """Build Prometheus' text format.
-
-    Source: prometheus.io/docs/instrumenting/exposition_formats.
-    """
-    lines = []
-    for name, kind, help_text, samples in families:
-        lines.append(f"# HELP retinue_gateway_{name} {help_text}")
-        lines.append(f"# TYPE retinue_gateway_{name} {kind}")
-        lines.extend(f"retinue_gateway_{name}{labels} {value:.17g}" for labels, value in samples)
-    return "\n".join(lines) + "\n"
-
-
-def _label(values: dict[str, int]) -> list[tuple[str, float]]:
-    escaped = {name: name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for name in values}
-    return [(f'{{service="{escaped[name]}"}}', float(value)) for name, value in values.items()]
 
 
 def _answer_json(value: object) -> web.Response:

@@ -24,6 +24,7 @@ from retinue.channel.join import Join, read_join
 from retinue.errors import PermanentError
 from retinue.gateway.caller import Doorkeeper, read_own_uid
 from retinue.gateway.desk import Desk, bind_control
+from retinue.gateway.direct import open_way
 from retinue.gateway.far import Hop, open_far
 from retinue.gateway.far_door import open_far_door
 from retinue.gateway.front import Door, Front
@@ -32,7 +33,6 @@ from retinue.gateway.notes import install_notes, log
 from retinue.gateway.proxy import Proxy
 from retinue.gateway.pulse import Pulse
 from retinue.gateway.routes import RouteTable
-from retinue.gateway.upstream import open_direct
 
 BACKLOG = 4096
 """Connections that wait while no gateway runs; the kernel caps it at net.core.somaxconn."""
@@ -114,10 +114,10 @@ async def open_gateway(
     Shape:  `own_uid` None: every caller needs the token; `hop` None: all replicas are this node's.
     """
     room = WaitingRoom(held_max)
-    table = RouteTable(on_change=room.wake)
+    table = RouteTable(on_change=room.wake, on_free=room.wake_for_place)
     doorkeeper, pulse = Doorkeeper(token, own_uid), Pulse()
-    async with open_direct() as session, open_far(hop, table, pulse) as far:
-        proxy = Proxy(table, room, ReplayBudget(kept_bytes_max), session, far)
+    async with open_way() as direct, open_far(hop, table, pulse) as far:
+        proxy = Proxy(table, room, ReplayBudget(kept_bytes_max), direct, far)
         front = Front(doorkeeper, proxy)
         desk = Desk(table, front.read_facts)
         runner = web.ServerRunner(Door(front, doorkeeper), shutdown_timeout=END_S)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import aiohttp
 
 from retinue.gateway.bodies import NoBody
-from retinue.gateway.far import Far, Outgoing
+from retinue.gateway.exchange import Outgoing
+from retinue.gateway.far import Far
 from retinue.gateway.faults import Fault
 from retinue.gateway.routes import RouteTable, Slot
 from retinue.gateway.upstream import build_authority, build_url
@@ -128,13 +129,14 @@ class Placing:
     async def _ask(self, slot: Slot) -> Capacity | None:
         """Ask a host; None: it does not say."""
         backend, target = slot.backend, "/v1/capacity"
-        headers = [("Host", build_authority(backend))]
         try:
             async with asyncio.timeout(ASK_S):
                 if self._far is not None and backend.node != self._table.node:
-                    answer = await self._far.send(backend, Outgoing("GET", target, headers, NoBody()))
+                    answer = await self._far.send(backend, Outgoing("GET", target, [], NoBody()))
                 else:
-                    answer = await self._session.get(build_url(backend, target), headers=headers)
+                    answer = await self._session.get(
+                        build_url(backend, target), headers=[("Host", build_authority(backend))]
+                    )
                 async with answer:
                     return from_json(await answer.read(), Capacity) if answer.status == 200 else None
         except (aiohttp.ClientError, OSError, ValueError, Fault, DecodeError):

@@ -7,30 +7,28 @@ nothing is lost by it, streams both ways, and never ends a broken answer cleanly
 import asyncio
 import socket
 import struct
-import time
 
 import aiohttp
 from aiohttp import web
 
-from retinue.gateway.bodies import RequestBody, check_connected
-from retinue.gateway.exchange import Counts, Exchange
-from retinue.gateway.far import Far, Outgoing
+from retinue.gateway.bodies import RequestBody
+from retinue.gateway.choosing import Chooser
+from retinue.gateway.direct import Direct, Upstream
+from retinue.gateway.exchange import Counts, Exchange, Outgoing
+from retinue.gateway.far import Far
 from retinue.gateway.faults import UNSEEN, Blame, Fault, translate_error, translate_way_error
 from retinue.gateway.hold import ReplayBudget, WaitingRoom
 from retinue.gateway.notes import log
 from retinue.gateway.placing import Placing
 from retinue.gateway.routes import RouteTable, Slot
-from retinue.gateway.sandboxes import find_host, find_sandbox, is_create, refuse_fault
-from retinue.gateway.upstream import build_authority, build_url
+from retinue.gateway.sandboxes import refuse_fault
+from retinue.gateway.upstream import build_authority
 from retinue.gateway.wire import Headers, Refusal, build_request_headers, build_response_headers
 
-FIRST_MEMBERSHIP_S = 60.0
-"""How long a request waits for the first membership after this process started."""
 SENDS_MAX = 5
 """A request that broke this many backends is not given another: it may be what breaks them."""
-
-LOOK_PERIOD_S = 1.0
-"""How often a held request whose body waits in the socket is checked for a client that went away."""
+SENDS_OF_LATE = 3
+"""What a backend that was silent too long counts for: one more may be tried, not four."""
 
 _NO_LINGER = struct.pack("ii", 1, 0)
 
@@ -43,7 +41,7 @@ class Proxy:
         table: RouteTable,
         room: WaitingRoom,
         budget: ReplayBudget,
-        session: aiohttp.ClientSession,
+        direct: Direct,
         far: Far | None = None,
     ) -> None:
         """`far`: the way to replicas of other nodes; None where there is one node, and all are asked directly."""
@@ -51,10 +49,10 @@ class Proxy:
         self.room = room
         self.budget = budget
         self.counts = Counts()
-        self._session = session
+        self._direct = direct
         self._far = far
         self._loop = asyncio.get_running_loop()
-        self._placing = Placing(table, session, far)
+        self.chooser = Chooser(table, room, Placing(table, direct.session, far), self.counts)
 
     async def forward(
         self, request: web.BaseRequest, headers: Headers, service: str, target: str
@@ -64,70 +62,19 @@ class Proxy:
         Errors: Refusal when there is none in time, the backend broke and sending again is not allowed,
                 or the request cannot be passed on.
         """
-        self._check_known(service)
-        body = RequestBody(request, self.budget)
+        self.chooser.check_known(service)
+        body = RequestBody(request, self.budget, service, self.table.find_rules(service).memory_bytes)
         wants_retry = request.headers.get("X-Retinue-Retry", "").lower() != "never"
         exchange = Exchange(request, headers, service, target, body, wants_retry, self._loop.time())
         try:
             await body.load()
             while True:
-                slot = await self._find_slot(exchange)
+                slot = await self.chooser.find_slot(exchange)
                 answer = await self._try_slot(exchange, slot)
                 if answer is not None:
                     return answer
         finally:
             body.close()
-
-    async def _find_slot(self, exchange: Exchange) -> Slot:
-        while True:
-            slot = await self._choose(exchange)
-            if slot is not None:
-                return slot
-            await self._hold(exchange)
-
-    async def _choose(self, exchange: Exchange) -> Slot | None:
-        """Choose where a request goes; None: nowhere yet.
-
-        Errors: Refusal when it is about a sandbox, and that is no more.
-        """
-        can_replay = exchange.wants_retry and not exchange.body.is_streamed
-        service = self.table.services.get(exchange.service)
-        if service is not None and service.route.is_sandbox:
-            exchange.sandbox = find_sandbox(exchange.target, exchange.request.headers)
-            if exchange.sandbox:
-                return find_host(service, exchange.sandbox)
-            if is_create(exchange.request.method, exchange.target):
-                usable = self.table.list_usable(exchange.service, self._loop.time(), exchange.tried, can_replay)
-                return await self._placing.choose(usable, exchange.body.kept)
-        return self.table.choose(exchange.service, self._loop.time(), exchange.tried, can_replay)
-
-    async def _hold(self, exchange: Exchange) -> None:
-        """Wait until something changed for the service.
-
-        Errors: Refusal at once when the room or the byte budget is full, or the hold is over.
-        """
-        service = exchange.service
-        self._check_known(service)
-        known = self.table.services.get(service)
-        hold_s = known.route.hold_s if known else FIRST_MEMBERSHIP_S
-        now_s = self._loop.time()
-        left_s = exchange.waiting_since_s + hold_s - now_s
-        if left_s <= 0:
-            raise self._refuse(exchange, f"cannot call {service!r}: no replica is ready, held {hold_s:g} s")
-        if self.room.is_full:
-            raise self._refuse(exchange, f"cannot hold a request for {service!r}: {self.room.count} are held already")
-        if exchange.body.is_over_budget:
-            raise self._refuse(exchange, f"cannot hold a request for {service!r}: too many bytes are held already")
-        trial_s = self.table.next_trial_s(service)
-        # A trial that is due but not free is under way; its end wakes the room.
-        wait_s = min(left_s, trial_s - now_s) if trial_s is not None and trial_s > now_s else left_s
-        if exchange.body.is_streamed:
-            # Its unread body has paused reading, so the loop does not see the client go.
-            wait_s = min(wait_s, LOOK_PERIOD_S)
-            check_connected(exchange.request)
-        self.counts.held += not exchange.was_held
-        exchange.was_held = True
-        await self.room.wait(service, wait_s)
 
     async def _try_slot(self, exchange: Exchange, slot: Slot) -> web.StreamResponse | None:
         """Send the request to one backend and pass its answer on; None when it is to be sent again."""
@@ -150,23 +97,17 @@ class Proxy:
         finally:
             upstream.close()
 
-    async def _send(self, exchange: Exchange, slot: Slot) -> aiohttp.ClientResponse:
+    async def _send(self, exchange: Exchange, slot: Slot) -> Upstream:
         headers = build_request_headers(exchange.headers, exchange.service)
-        headers.append(("Host", build_authority(slot.backend)))
-        body, method = exchange.body, exchange.request.method
+        body, rules = exchange.body, self.table.find_rules(exchange.service)
         if body.is_streamed and body.length is not None:
             headers.append(("Content-Length", str(body.length)))
+        outgoing = Outgoing(exchange.request.method, exchange.target, headers, body)
         is_far = self._far is not None and slot.backend.node != self.table.node
         try:
             if self._far is not None and is_far:
-                return await self._far.send(slot.backend, Outgoing(method, exchange.target, headers, body))
-            return await self._session.request(
-                method,
-                build_url(slot.backend, exchange.target),
-                headers=headers,
-                data=body.payload(),
-                allow_redirects=False,
-            )
+                return await self._far.send(slot.backend, outgoing, rules.read_timeout_s)
+            return await self._direct.send(slot.backend, outgoing, rules)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if body.is_broken:
                 raise Fault(Blame.CALLER, "the request's body broke off") from None
@@ -187,8 +128,8 @@ class Proxy:
         if exchange.sandbox:
             raise refuse_fault(service, exchange.sandbox, slot, fault)
         exchange.tried.add(slot)
-        if fault.blame is Blame.BROKEN:
-            exchange.sends += 1
+        if fault.blame in (Blame.BROKEN, Blame.LATE):
+            exchange.sends += SENDS_OF_LATE if fault.blame is Blame.LATE else 1
             # Time at a backend is not time held.
             exchange.waiting_since_s = self._loop.time()
         is_again = exchange.wants_retry and exchange.body.can_send and exchange.sends < SENDS_MAX
@@ -196,7 +137,7 @@ class Proxy:
             raise self._lose(service, message)
         self.counts.retried += 1
 
-    async def _relay(self, exchange: Exchange, slot: Slot, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
+    async def _relay(self, exchange: Exchange, slot: Slot, upstream: Upstream) -> web.StreamResponse:
         """Pass an answer on as it arrives; from its first byte on there is no other."""
         request, content = exchange.request, upstream.content
         authority = build_authority(slot.backend)
@@ -245,24 +186,6 @@ class Proxy:
             backend = slot.backend
             log.warning("left out %s#%d: %s", backend.replica, backend.incarnation, fault)
 
-    def _check_known(self, service: str) -> None:
-        if self.table.epoch is None or service in self.table.services:
-            return
-        nearest = self.table.nearest(service)
-        hint = f"; did you mean {nearest!r}?" if nearest else ""
-        raise Refusal(404, "retinue_unknown_service", f"cannot find a service {service[:100]!r}{hint}", service[:100])
-
-    def _refuse(self, exchange: Exchange, message: str) -> Refusal:
-        service = exchange.service
-        known = self.table.services.get(service)
-        if known is None:
-            return Refusal.unavailable(service, f"{message}; no membership has arrived", None)
-        causes = [known.route.cause, *(f"{s.backend.replica}: {s.cause}" for s in known.slots if s.cause)]
-        why = "; ".join(cause for cause in causes if cause)
-        # Who was left out by this gateway is not the controller's knowledge yet: since the request found it so.
-        since_utc = known.route.unready_since_utc or time.time() - (self._loop.time() - exchange.waiting_since_s)
-        return Refusal.unavailable(service, f"{message}; {why}" if why else message, since_utc)
-
     def _lose(self, service: str, message: str) -> Refusal:
         log.warning("%s", message)
-        return Refusal.bad_gateway(service, message)
+        return Refusal.bad_gateway(service, message, self.table.find_rules(service).unavailable_status)

@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from retinue.channel.messages import Backend, Membership, Peer, Route
+from retinue.terms.calls import CallRules
 
 STREAK = 3
 """Failed requests in a row after which a backend is left out."""
 RETRY_AFTER_S = 5.0
 """How long a backend left out by sight is not tried."""
+_DEFAULTS = CallRules()
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +30,8 @@ class Slot:
 
     service: str
     backend: Backend
+    limit: int = 0
+    """Requests it is given at once; 0: no bound."""
     in_flight: int = 0
     streak: int = 0
     """Failed requests in a row."""
@@ -45,9 +49,14 @@ class Slot:
         """True when it is neither left out nor on trial."""
         return not (self.is_out_by_word or self.is_on_trial or self.out_until_s is not None)
 
+    @property
+    def is_full(self) -> bool:
+        """True when it has as many requests as it is given at once."""
+        return 0 < self.limit <= self.in_flight
+
     def can_serve(self, now_s: float) -> bool:
         """Tell whether a request may go here now."""
-        if self.is_out_by_word:
+        if self.is_out_by_word or self.is_full:
             return False
         if self.out_until_s is not None and now_s < self.out_until_s:
             return False
@@ -92,7 +101,11 @@ class Service:
 class RouteTable:
     """The last membership, and what this gateway learnt since."""
 
-    def __init__(self, on_change: Callable[[str | None], None]) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[str | None], None],
+        on_free: Callable[[str, str], None] = lambda service, replica: None,
+    ) -> None:
         self.node = ""
         """Own node; empty until an agent attached, where nobody said it at the start."""
         self.epoch: int | None = None
@@ -108,6 +121,8 @@ class RouteTable:
         """Service -> clients' requests in flight, those on withdrawn backends included; no zeros."""
         self._on_change = on_change
         """Told a service that may have become usable; None: any of them."""
+        self._on_free = on_free
+        """Told the service and the replica that has room for one more request."""
         self._turn = 0
 
     def apply(self, membership: Membership, is_first: bool) -> bool:
@@ -133,6 +148,8 @@ class RouteTable:
         ]
         listed = [slot for service in self.services.values() for slot in _list_running(service)]
         self._own = {slot.backend.replica: slot for slot in [*hidden, *listed] if slot.backend.node == self.node}
+        for slot in (*hidden, *listed):
+            slot.limit = self.find_rules(slot.service).concurrency
         self._learn_peers(membership, {slot.backend.node for slot in listed})
         self._on_change(None)
         return True
@@ -215,6 +232,8 @@ class RouteTable:
             self.in_flight[slot.service] = left
         if not slot.is_trusted:
             self._on_change(slot.service)
+        if slot.limit:
+            self._on_free(slot.service, slot.backend.replica)
 
     def answered(self, slot: Slot) -> None:
         """Note that a response began; ends a trial and lets the waiting in."""
@@ -237,6 +256,15 @@ class RouteTable:
     def _list_slots(self) -> list[Slot]:
         listed = [slot for service in self.services.values() for slot in _list_running(service)]
         return list(dict.fromkeys([*listed, *self._own.values()]))
+
+    def is_known(self, name: str) -> bool:
+        """Tell whether a service of this name is listed."""
+        return name in self.services
+
+    def find_rules(self, name: str) -> CallRules:
+        """Find how a service may be called; the defaults for one that no membership lists."""
+        service = self.services.get(name)
+        return service.route.rules if service is not None else _DEFAULTS
 
     def wants_token(self, name: str) -> bool:
         """Say whether a service is sent the run's token."""

@@ -64,17 +64,22 @@ class Refusal(RetinueError):
     @property
     def is_ours(self) -> bool:
         """True when the fault is on our side: the outcome is `infra_failed`, never a score."""
-        return self.status in (409, 410)
+        return self.kind in ("retinue_unavailable", "retinue_bad_gateway", "infra_failed")
+
+    @property
+    def is_retryable(self) -> bool:
+        """True when the service chose a status by which clients ask again."""
+        return self.is_ours and (self.status == 429 or self.status >= 500)
 
     @classmethod
-    def unavailable(cls, service: str, message: str, since_utc: float | None) -> "Refusal":
+    def unavailable(cls, service: str, message: str, since_utc: float | None, status: int = 409) -> "Refusal":
         """No backend, and none came in time. 409, because clients retry 429 and 5xx for ever."""
-        return cls(409, "retinue_unavailable", message, service, since_utc)
+        return cls(status, "retinue_unavailable", message, service, since_utc)
 
     @classmethod
-    def bad_gateway(cls, service: str, message: str) -> "Refusal":
+    def bad_gateway(cls, service: str, message: str, status: int = 409) -> "Refusal":
         """A backend failed this request and it may not be sent again. 409 for the same reason."""
-        return cls(409, "retinue_bad_gateway", message, service)
+        return cls(status, "retinue_bad_gateway", message, service)
 
     @classmethod
     def gone(cls, service: str, message: str, node: str, cause: str) -> "Refusal":
@@ -110,8 +115,10 @@ def build_error(refusal: Refusal) -> tuple[bytes, Headers]:
     since = None
     if refusal.since_utc is not None:
         since = datetime.fromtimestamp(refusal.since_utc, UTC).isoformat(timespec="seconds")
-    error = _Error(refusal.kind, refusal.service, since, False, str(refusal), refusal.node, refusal.cause)
-    headers = [("Content-Type", "application/json"), ("X-Should-Retry", "false")]
+    error = _Error(
+        refusal.kind, refusal.service, since, refusal.is_retryable, str(refusal), refusal.node, refusal.cause
+    )
+    headers = [("Content-Type", "application/json"), ("X-Should-Retry", str(refusal.is_retryable).lower())]
     if refusal.is_ours:
         headers.append(("X-Retinue-Outcome", "infra_failed"))
     return to_json(_ErrorBody(error=error)) + b"\n", headers

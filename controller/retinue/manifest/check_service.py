@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from retinue.errors import Finding
+from retinue.manifest.calls import Gateway
 from retinue.manifest.check_egress import check_urls
 from retinue.manifest.compose import Path, Tree
 from retinue.manifest.scalars import quote
@@ -32,6 +33,8 @@ def check_service(service: Service, tree: Tree, at: Path, groups: list[str]) -> 
         yield from _check_probe(probe, tree, (*at, "probes", name))
     yield from _check_env(service, tree, at)
     yield from _check_egress(service, tree, at)
+    if service.protocol == "tcp" and service.gateway != Gateway():
+        yield tree.found((*at, "gateway"), "means nothing for 'protocol: tcp', which has no URL", "leave it out")
     known = [*PLACEHOLDERS, *(f"{group}.{what}" for group in groups for what in ("nodelist", "count"))]
     texts = list(_texts(service, at))
     yield from check_urls(service, tree, texts)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, WrapValidator
 
+from retinue.manifest.calls import Gateway
 from retinue.manifest.scalars import (
     Duration,
     Flag,
@@ -241,6 +242,8 @@ class Service(BaseModel):
     """How a replica is asked to end, and how long it may take."""
     min_ready: Annotated[Whole, Field(ge=0)] = 1
     """Ready replicas that make the service ready for dependants and the trainer; 0 gates nothing."""
+    gateway: Gateway = Gateway()
+    """How its URL treats callers: bounds, affinity, timeouts, the status of an outage."""
     egress: EgressRule = Egress()
     """What it may reach beyond the allocation; `off`: not guarded."""
     port_reuse: Flag = True

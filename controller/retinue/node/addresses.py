@@ -40,6 +40,23 @@ async def read_addresses(threads: Threads, node_count: int) -> tuple[str, ...]:
         return list_addresses("127.0.0.1")
 
 
+def find_own_address(controllers: tuple[tuple[str, int], ...]) -> str:
+    """Find the address by which this node reaches its controller; no packet is sent.
+
+    Only literal addresses are asked: a name service may hang.
+    """
+    for host, port in controllers:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                socket.inet_pton(family, host)
+                probe.connect((host, port))
+                return str(probe.getsockname()[0])
+            except OSError:
+                continue
+    return "127.0.0.1"
+
+
 def _resolve(name: str) -> Iterable[str]:
     try:
         return [str(place[4][0]) for place in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]

@@ -24,7 +24,7 @@ from retinue.channel.messages import (
     Report,
 )
 from retinue.errors import TransientError
-from retinue.node.addresses import read_addresses
+from retinue.node.addresses import find_own_address, read_addresses
 from retinue.node.adoption import Estate
 from retinue.node.exec_probe import ExecProbes
 from retinue.node.facts import LagMeter, read_load_per_cpu, read_memory_free_mib
@@ -293,20 +293,3 @@ class AgentProcess:
     def _end_with(self, code: int) -> None:
         if not self._code.done():
             self._code.set_result(code)
-
-
-def find_own_address(controllers: tuple[tuple[str, int], ...]) -> str:
-    """Find the address by which this node reaches its controller; no packet is sent.
-
-    Only literal addresses are asked: a name service may hang.
-    """
-    for host, port in controllers:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            try:
-                socket.inet_pton(family, host)
-                probe.connect((host, port))
-                return str(probe.getsockname()[0])
-            except OSError:
-                continue
-    return "127.0.0.1"

@@ -54,6 +54,9 @@ OFFLINE = {
 }
 """What tells libraries not to try: a denied download costs a start its retries, and usage reports fill the ledger."""
 
+OWN_ADDRESS = ("VLLM_HOST_IP", "SGLANG_HOST_IP")
+"""What tells an engine its own address, which it else finds out by a UDP socket."""
+
 DEVICES = "CUDA_VISIBLE_DEVICES"
 ALWAYS_DIRECT = ("127.0.0.1", "localhost", "::1")
 """Never through a proxy, whatever the site says."""
@@ -94,7 +97,8 @@ def build_environment(spec: LaunchSpec, own: Mapping[str, str], seat: Seat) -> d
     env = {name: value for name, value in own.items() if not is_dropped(name, spec.keep_env)}
     env.setdefault("PYTHONUNBUFFERED", "1")
     if spec.egress is not None:
-        env.update({name: value for name, value in OFFLINE.items() if not _matches(name, spec.keep_env)})
+        told = OFFLINE if spec.egress.udp == "full" else {**OFFLINE, **dict.fromkeys(OWN_ADDRESS, seat.host)}
+        env.update({name: value for name, value in told.items() if not _matches(name, spec.keep_env)})
     places = build_placeholders(seat.join, seat.host, seat.port, seat.inner_port)
     env.update({name: expand(value, places) for name, value in spec.env.items()})
     for name in DIRECT:

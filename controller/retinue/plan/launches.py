@@ -5,11 +5,13 @@ Fills the placeholders the plan knows; {port} {host} {node_dir} stay for the nod
 
 from collections.abc import Mapping
 
+from retinue.manifest.calls import Gateway
 from retinue.manifest.schema import Egress, Probe, Service, parse_secret
 from retinue.plan.expand import expand
 from retinue.plan.records import Dependency, ServicePlan
 from retinue.plan.records import Egress as EgressPlan
 from retinue.plan.seats import NODE_KEEP
+from retinue.terms.calls import CallRules
 from retinue.terms.egress import EgressRule
 from retinue.terms.launch import LaunchSpec, ProbeKind, ProbeSpec, StopSpec, compute_budget_s
 from retinue.terms.record import Record
@@ -115,9 +117,23 @@ def build_service(name: str, service: Service, replicas: tuple[str, ...], lane: 
         on_exhausted=service.restart.on_exhausted,
         egress=build_egress(service.egress),
         guard="exempt" if service.kind in EXEMPT_KINDS else "off" if service.egress is None else "on",
+        calls=build_calls(service.gateway),
         wants_token=any(secret and secret[0] == "run" for secret in secrets.values()),
         env_secrets=tuple((key, secret[1]) for key, secret in secrets.items() if secret and secret[0] == "env"),
         start_lane=lane,
+    )
+
+
+def build_calls(words: Gateway) -> CallRules:
+    """Turn the manifest's words about a service's callers into the plan's."""
+    return CallRules(
+        concurrency=words.concurrency or 0,
+        queue=words.queue,
+        memory_bytes=words.memory_bytes,
+        affinity=words.affinity,
+        connect_timeout_s=words.connect_timeout_s,
+        read_timeout_s=words.read_timeout_s,
+        unavailable_status=words.unavailable_status,
     )
 
 

@@ -5,6 +5,7 @@ controller never needs the manifest again.
 """
 
 from retinue.allocation.records import Allocation
+from retinue.terms.calls import CallRules
 from retinue.terms.launch import LaunchSpec
 from retinue.terms.record import Record
 from retinue.terms.replica import OnExhausted, Policy
@@ -80,6 +81,8 @@ class ServicePlan(Record, frozen=True):
     """`on` | `off` (by the manifest) | `exempt` (its workloads have no network at all)."""
     env_secrets: tuple[tuple[str, str], ...] = ()
     """(environment name, caller's environment name) for `env:NAME` references; no values."""
+    calls: CallRules = CallRules()
+    """How gateways treat its callers."""
     wants_token: bool = False
     """Gateways send the run's token with every request: its replicas know it as their API key."""
     start_lane: int = 0

@@ -98,7 +98,10 @@ class EgressWatch:
         counts: Counter[tuple[str, str]] = Counter()
         for line in self._lines.values():
             counts[line.replica, line.destination] += line.count
-        top = tuple(f"{replica} to {where} ({count})" for (replica, where), count in counts.most_common(TOP))
+        # An address tells more than a UDP socket that some look-up of a name has tried.
+        named = {(line.replica, line.destination) for line in self._lines.values() if line.address}
+        ranked = sorted(counts.items(), key=lambda entry: (entry[0] in named, entry[1]), reverse=True)
+        top = tuple(f"{replica} to {where} ({count})" for (replica, where), count in ranked[:TOP])
         views = self.run.nodes.views.values()
         off = {view.name: view.hello.guard_off for view in views if view.hello and view.hello.guard_off}
         return EgressStatus(

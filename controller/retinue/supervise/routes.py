@@ -158,6 +158,7 @@ def _build_route(plan: Plan, service: ServicePlan, mine: Sequence[Seat], backend
         service=service.name,
         backends=tuple(backends),
         is_per_node=service.is_per_node,
+        rules=service.calls,
         wants_token=service.wants_token,
         hold_s=0.0 if is_hopeless else plan.hold_s,
         unready_since_utc=None if backends else max((seat.changed_utc for seat in mine), default=0.0),
