@@ -28,6 +28,7 @@ from retinue.channel.messages import (
     LaunchOrder,
     Membership,
     Message,
+    ReachAddresses,
     Report,
     StopOrder,
     Welcome,
@@ -51,7 +52,7 @@ class Dropped(Message, frozen=True, tag="Membership"):
     epoch: int
 
 
-Lean = Welcome | BindGateway | LaunchOrder | StopOrder | Dropped | EndNode
+Lean = Welcome | BindGateway | LaunchOrder | StopOrder | Dropped | EndNode | ReachAddresses
 
 
 class Agent:
