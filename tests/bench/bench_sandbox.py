@@ -40,7 +40,8 @@ async def measure(action: Callable[[], Awaitable[object]], into: list[float]) ->
 
 
 async def live_once(scene: Scene, config: BoxConfig, took: dict[str, list[float]]) -> None:
-    box = await measure(lambda: scene.zygote.create(config), took["create"])
+    zygote = await scene.find_zygote(config)
+    box = await measure(lambda: zygote.create(config), took["create"])
     assert isinstance(box, Box)
     await measure(lambda: box.start(["/bin/true"]).wait(), took["exec"])
     box.close()
@@ -58,10 +59,11 @@ async def one_after_another(scene: Scene, config: BoxConfig, name: str) -> None:
 async def many_at_once(scene: Scene, config: BoxConfig, name: str) -> None:
     took: list[float] = []
     boxes: list[Box] = []
+    zygote = await scene.find_zygote(config)
 
     async def create_some() -> None:
         for _ in range(ROUNDS // IN_FLIGHT * 2):
-            box = await measure(lambda: scene.zygote.create(config), took)
+            box = await measure(lambda: zygote.create(config), took)
             assert isinstance(box, Box)
             boxes.append(box)
 
@@ -106,8 +108,9 @@ def read_pss_kib(pid: int) -> int:
 
 
 async def idle_memory(scene: Scene, config: BoxConfig, name: str) -> None:
+    zygote = await scene.find_zygote(config)
     before = read_free_kib()
-    boxes = [await scene.zygote.create(config) for _ in range(IDLE)]
+    boxes = [await zygote.create(config) for _ in range(IDLE)]
     each = (before - read_free_kib()) / IDLE
     try:
         pss = f"{read_pss_kib(boxes[0].pid)} KiB"

@@ -29,7 +29,7 @@ static int say(long result) {
 /* probe call NUMBER ARGS...: the bare system call. */
 static int try_call(int argc, char **argv) {
     long a[7] = {0};
-    for (int i = 2; i < argc && i < 9; i++) a[i - 2] = strtol(argv[i], NULL, 0);
+    for (int i = 2; i < argc && i < 9; i++) a[i - 2] = (long)strtoul(argv[i], NULL, 0);
     return say(syscall(a[0], a[1], a[2], a[3], a[4], a[5], a[6]));
 }
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from retinue.sandbox.build import PROGRAM, build_program, is_current
 from retinue.sandbox.config import BoxConfig
 from retinue.sandbox.output import Ran, run
 from retinue.sandbox.space import NodeSpace
+from retinue.sandbox.wire import Flag
 from retinue.sandbox.zygote import Zygote
 
 PROBES = Path(__file__).with_name("sandbox_probe.c")
@@ -79,12 +80,27 @@ def prepare(base: Path) -> tuple[Path, Path]:
 class Scene:
     """A node space with one image, and what was made in it."""
 
-    def __init__(self, space: NodeSpace, zygote: Zygote) -> None:
+    def __init__(self, space: NodeSpace, lowers: Sequence[Path], uppers: Path | None) -> None:
         self.space = space
-        self.zygote = zygote
+        self.lowers = lowers
+        self._uppers = uppers
+        self._zygotes: dict[Flag, Zygote] = {}
+
+    @property
+    def zygote(self) -> Zygote:
+        """The usual one."""
+        return self._zygotes[BoxConfig().filter_flags]
+
+    async def find_zygote(self, config: BoxConfig) -> Zygote:
+        """The one that can make this; started the first time."""
+        flags = config.filter_flags
+        if flags not in self._zygotes:
+            self._zygotes[flags] = await self.space.start_zygote(self.lowers, self._uppers, flags)
+        return self._zygotes[flags]
 
     async def create(self, **limits: Any) -> Box:
-        return await self.zygote.create(BoxConfig(**limits))
+        config = BoxConfig(**limits)
+        return await (await self.find_zygote(config)).create(config)
 
 
 @asynccontextmanager
@@ -93,7 +109,9 @@ async def open_scene(program: Path, *lowers: Path, uppers: Path | None = None) -
     with tempfile.TemporaryDirectory(prefix="retinue-sbx-") as folder:
         space = await NodeSpace.start(Path(folder), program)
         try:
-            yield Scene(space, await space.start_zygote(lowers, uppers))
+            scene = Scene(space, lowers, uppers)
+            await scene.find_zygote(BoxConfig())
+            yield scene
         finally:
             await space.close()
 

@@ -24,7 +24,7 @@ CONDITIONAL = {
     "clone": (56, 220), "unshare": (272, 97), "ioctl": (16, 29), "socket": (41, 198), "socketpair": (53, 199),
     "personality": (135, 92), "setrlimit": (160, 164), "prlimit64": (302, 261), "setpriority": (141, 140),
     "ioprio_set": (251, 30), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
-    "sched_setaffinity": (203, 122), "sched_setattr": (314, 274),
+    "sched_setaffinity": (203, 122), "sched_setattr": (314, 274), "prctl": (157, 167), "setsockopt": (54, 208),
 }  # fmt: skip
 DENIED = {
     "x86_64": {134, 136, 139, 153, 154, 155, 156, 159, 161, 163, 164, 165, 166, 167, 168, 169, 170, 171, 172, 173, 174,
@@ -35,14 +35,18 @@ DENIED = {
                 432, 433, 440, 442, 443, 450, 467},
 }  # fmt: skip
 ABSENT = {
-    "x86_64": {206, 425, 426, 427, 435, 444, 445, 446, 447, 457, 458},
-    "aarch64": {0, 425, 426, 427, 435, 444, 445, 446, 447, 457, 458},
+    "x86_64": {206, 317, 425, 426, 427, 435, 444, 445, 446, 447, 457, 458},
+    "aarch64": {0, 277, 425, 426, 427, 435, 444, 445, 446, 447, 457, 458},
 }
 FAKED = {
     "x86_64": {92, 93, 94, 260, 116, 105, 106, 113, 114, 117, 119, 122, 123, 126},
     "aarch64": {54, 55, 159, 143, 144, 145, 146, 147, 149, 151, 152, 91},
 }
 MEMFD = {"x86_64": 319, "aarch64": 279}
+SETUP = {"mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "sethostname": (170, 161)}
+CAPSET = (126, 91)
+SETUP_KEY, MARK_KEY = 0x5E70123456789ABC, 0x3A4BFEDCBA987654
+"""What `--filter` shows; a real filter has random ones."""
 LAST = 469
 Code = tuple[tuple[int, int, int, int], ...]
 
@@ -63,7 +67,7 @@ def answer(code: Code, machine: str, number: int, *arguments: int, architecture:
     """What the kernel would answer. Knows the instructions that we use, and no other."""
     words = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("<IIQ6Q", number, architecture or ARCHITECTURES[machine][1], 0, *words)
-    at = value = 0
+    at = value = aside = 0
     while True:
         kind, if_true, if_false, operand = code[at]
         at += 1
@@ -71,6 +75,12 @@ def answer(code: Code, machine: str, number: int, *arguments: int, architecture:
             (value,) = struct.unpack_from("<I", data, operand)
         elif kind == 0x54:
             value &= operand
+        elif kind == 0xA4:
+            value ^= operand
+        elif kind == 0x07:
+            aside = value
+        elif kind == 0x4C:
+            value |= aside
         elif kind == 0x06:
             return operand
         else:
@@ -177,14 +187,14 @@ def test_of_personalities_only_the_usual_and_one_without_random_addresses(progra
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_limits_may_be_lowered_but_for_core_and_pid_1(program: Path, machine: str) -> None:
+def test_limits_may_be_lowered_but_for_core_marks_and_pid_1(program: Path, machine: str) -> None:
     code = read_filter(program, machine)
     setrlimit, prlimit = number_of("setrlimit", machine), number_of("prlimit64", machine)
     for kind in range(16):
-        fake = kind == 4
-        assert answer(code, machine, setrlimit, kind, 1) == (ERRNO if fake else ALLOW)
+        expected = {4: ERRNO, 10: EPERM}.get(kind, ALLOW)
+        assert answer(code, machine, setrlimit, kind, 1) == expected
         for new in (8, 1 << 32, 2**64 - 1):
-            assert answer(code, machine, prlimit, 0, kind, new) == (ERRNO if fake else ALLOW)
+            assert answer(code, machine, prlimit, 0, kind, new) == expected
             assert answer(code, machine, prlimit, 1, kind, new) == EPERM
             assert answer(code, machine, prlimit, 1 | 1 << 32, kind, new) == EPERM
         assert {answer(code, machine, prlimit, pid, kind, 0, 8) for pid in (0, 1, 9)} == {ALLOW}
@@ -205,17 +215,64 @@ def test_nobody_inside_slows_pid_1_down(program: Path, machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_second_filter_keeps_a_mark_and_nothing_else(program: Path, machine: str) -> None:
-    code = read_filter(program, machine + "+mark")
+def test_a_mark_is_set_with_its_key_alone(program: Path, machine: str) -> None:
+    code = read_filter(program, machine + "+net")
     setrlimit, prlimit = number_of("setrlimit", machine), number_of("prlimit64", machine)
+    assert {answer(code, machine, setrlimit, 10, 1, 0, 0, 0, key) for key in (0, SETUP_KEY, MARK_KEY)} == {EPERM}
+    for new in (8, 1 << 32):
+        assert answer(code, machine, prlimit, 0, 10, new, 0, 0, MARK_KEY) == ALLOW
+        assert {answer(code, machine, prlimit, 0, 10, new, 0, 0, wrong) for wrong in list_wrong(MARK_KEY)} == {EPERM}
+        assert answer(code, machine, prlimit, 1, 10, new, 0, 0, MARK_KEY) == EPERM, "never on pid 1"
+    assert answer(code, machine, prlimit, 5, 10, 0, 8) == ALLOW
+
+
+def list_wrong(key: int) -> list[int]:
+    """Every word that is off by one bit, and others that are nearly the key."""
+    halves = (key & 0xFFFFFFFF, key >> 32, key >> 32 | (key & 0xFFFFFFFF) << 32)
+    others = (SETUP_KEY, MARK_KEY, 0, 2**64 - 1, *halves, key & ~0xFFFFFFFF, ~key & 2**64 - 1)
+    return [*(key ^ 1 << bit for bit in range(64)), *(word for word in others if word != key)]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("options", ["", "+net+fake+memfd"])
+def test_what_sets_a_sandbox_up_passes_with_the_key_alone(program: Path, machine: str, options: str) -> None:
+    code, column = read_filter(program, machine + options), ARCHITECTURES[machine][0]
+    without = ERRNO if "+fake" in options else ALLOW
+    rules = [(numbers[column], 0, EPERM) for numbers in SETUP.values()]
+    rules += [(number_of("clone", machine), 0x2C020011, EPERM), (CAPSET[column], 0, without)]
+    for number, first, refused in rules:
+        assert answer(code, machine, number, first, 0, 0, 0, 0, SETUP_KEY) == ALLOW
+        assert {answer(code, machine, number, first, 0, 0, 0, 0, wrong) for wrong in list_wrong(SETUP_KEY)} == {refused}
+        elsewhere = [answer(code, machine, number, first, *[SETUP_KEY] * count) for count in range(1, 5)]
+        assert set(elsewhere) == {refused}, number
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("key", [SETUP_KEY, MARK_KEY])
+def test_to_any_other_call_a_key_is_a_word_like_others(program: Path, machine: str, key: int) -> None:
+    code, column = read_filter(program, machine + "+net+fake"), ARCHITECTURES[machine][0]
+    of_setup = {numbers[column] for numbers in SETUP.values()} | {CAPSET[column], number_of("clone", machine)}
+    keyed = of_setup if key == SETUP_KEY else {number_of("prlimit64", machine)}
     for number in range(1024):
-        if number not in (setrlimit, prlimit):
-            assert {answer(code, machine, number, *[word] * 6) for word in (*WORDS, 10)} == {ALLOW}
-    for kind in range(16):
-        assert answer(code, machine, setrlimit, kind, 1) == (EPERM if kind == 10 else ALLOW)
-        for new in (8, 1 << 32):
-            assert answer(code, machine, prlimit, 5, kind, new) == (EPERM if kind == 10 else ALLOW)
-        assert answer(code, machine, prlimit, 5, kind, 0, 8) == ALLOW
+        for first in (0, 1, 7, 0xFFFFFFFF):
+            plain = answer(code, machine, number, first, 10, 8, 0, 0, 0)
+            if number not in keyed:
+                assert answer(code, machine, number, first, 10, 8, 0, 0, key) == plain, number
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_nobody_inside_has_the_kernel_compile_a_program(program: Path, machine: str) -> None:
+    code = read_filter(program, machine + "+net")
+    prctl, setsockopt = number_of("prctl", machine), number_of("setsockopt", machine)
+    for option in range(80):
+        for mode in (0, 1, 2, 1 << 40):
+            assert answer(code, machine, prctl, option, mode) == (ERRNO | errno.EINVAL if option == 22 else ALLOW)
+    assert answer(code, machine, prctl, 22 | 1 << 32, 2) == ERRNO | errno.EINVAL, "the kernel takes the low half"
+    for name in range(128):
+        attaches = name in (26, 50, 51, 52)
+        assert answer(code, machine, setsockopt, 5, 1, name) == (ERRNO | errno.ENOPROTOOPT if attaches else ALLOW)
+        assert answer(code, machine, setsockopt, 5, 1 | 1 << 32, name | 1 << 32) == answer(code, machine, setsockopt, 5, 1, name)  # fmt: skip # noqa: E501
+        assert answer(code, machine, setsockopt, 5, 6, name) == ALLOW
 
 
 def read_headers(machine: str) -> dict[str, int]:

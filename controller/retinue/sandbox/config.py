@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from retinue.sandbox.wire import Flag
+from retinue.sandbox.wire import FLAGS_OF_FILTER, Flag
 
 _MIB = 1024**2
 _PID_NUMBERS_MIN = 1024
@@ -64,12 +64,26 @@ class BoxConfig:
     )
     """What each command's environment starts with."""
 
+    @property
+    def flags(self) -> Flag:
+        """All switches."""
+        switches = (
+            (Flag.NET, self.has_net),
+            (Flag.FAKE_IDS, self.fakes_ids),
+            (Flag.MEMFD, self.has_memfd),
+            (Flag.NO_USERXATTR, not self.has_userxattr),
+        )
+        return Flag(sum(flag for flag, is_on in switches if is_on))
+
+    @property
+    def filter_flags(self) -> Flag:
+        """Which zygote it can be made by."""
+        return self.flags & FLAGS_OF_FILTER
+
     def numbers(self) -> tuple[int, ...]:
         """The numbers of a CREATE message, in the order of `enum wire_config`."""
-        flags = (Flag.NET, self.has_net), (Flag.FAKE_IDS, self.fakes_ids), (Flag.MEMFD, self.has_memfd)
-        all_flags = (*flags, (Flag.NO_USERXATTR, not self.has_userxattr))
         return (
-            sum(flag for flag, is_on in all_flags if is_on),
+            self.flags,
             self.disk_bytes,
             self.inode_count,
             self.shm_bytes,

@@ -1,4 +1,4 @@
-"""What sandboxes stand on: the node space, the images that are mounted in it, and a zygote for each image and shard.
+"""What sandboxes stand on: the node space, the images that are mounted in it, and their zygotes.
 
 The space has one life; when it dies everything in it is gone, and the host makes another one.
 """
@@ -18,8 +18,10 @@ from retinue.sandbox.link import Refused
 from retinue.sandbox.shard_link import ShardLost
 from retinue.sandbox.shard_wire import Ask
 from retinue.sandbox.space import NodeSpace
+from retinue.sandbox.wire import Flag
 
-Key = tuple[Image, int]
+Key = tuple[Image, int, Flag]
+"""Image, shard, and what its filter depends on."""
 OPEN_S = 5.0
 _OPEN = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -73,12 +75,14 @@ class Ground:
     def zygote_count(self) -> int:
         return len(self._zygotes)
 
-    async def find_zygote(self, image: Image, slot: ShardSlot) -> int:
+    async def find_zygote(self, image: Image, slot: ShardSlot, flags: Flag) -> int:
         """Find the zygote of an image in a shard, or start it. Errors: Refused, LinkLost, ShardLost."""
-        key = image, slot.index
+        key = image, slot.index, flags
         starting = self._zygotes.get(key)
         if starting is None or (starting.done() and (starting.cancelled() or starting.exception() is not None)):
-            starting = self._zygotes[key] = asyncio.get_running_loop().create_task(self._start_zygote(image, slot))
+            starting = self._zygotes[key] = asyncio.get_running_loop().create_task(
+                self._start_zygote(image, slot, flags)
+            )
         return await asyncio.shield(starting)
 
     def forget_zygote(self, number: int) -> None:
@@ -107,10 +111,10 @@ class Ground:
         await self._space.close()
         os.close(self._base_fd)
 
-    async def _start_zygote(self, image: Image, slot: ShardSlot) -> int:
+    async def _start_zygote(self, image: Image, slot: ShardSlot, flags: Flag) -> int:
         image_fd = await self._open_image(image)
         try:
-            sock, ended = await self._space.open_zygote(image.lowers)
+            sock, ended = await self._space.open_zygote(image.lowers, flags=flags)
             ended.add_done_callback(lambda future: future.cancelled() or future.exception())
             with sock:
                 number = next(_NUMBERS)

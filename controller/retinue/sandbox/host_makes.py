@@ -21,6 +21,7 @@ from retinue.sandbox.images import Image
 from retinue.sandbox.link import LinkLost, Refused
 from retinue.sandbox.requests import BoxOrder, CreateRequest, ErrorBody, Fault, Limits
 from retinue.sandbox.shard_box import Ending
+from retinue.sandbox.shard_config import find_filter
 from retinue.sandbox.shard_link import ShardLost
 from retinue.sandbox.shard_wire import Ask
 from retinue.terms.record import from_json, to_json
@@ -179,7 +180,7 @@ class Makes:
         with ExitStack() as unless_made:
             unless_made.callback(self._drop, seat)
             try:
-                number = await ground.find_zygote(image, slot)
+                number = await ground.find_zygote(image, slot, find_filter(request.net))
             except Refused as refused:
                 raise Again(str(refused)) from None
             order = BoxOrder(

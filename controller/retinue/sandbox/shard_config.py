@@ -4,6 +4,7 @@ import platform
 
 from retinue.sandbox.config import BoxConfig
 from retinue.sandbox.requests import BoxOrder
+from retinue.sandbox.wire import Flag
 
 _NPROC_PER_NAMESPACE = (5, 14)
 
@@ -24,6 +25,11 @@ def build_config(order: BoxOrder, counts_pids: bool) -> BoxConfig:
         has_net=order.net,
         env=tuple(env.items()),
     )
+
+
+def find_filter(has_net: bool) -> Flag:
+    """Find which zygotes can make what `build_config` builds."""
+    return BoxConfig(has_net=has_net).filter_flags
 
 
 def counts_pids() -> bool:

@@ -13,11 +13,13 @@ from pathlib import Path
 
 from retinue.errors import PermanentError
 from retinue.sandbox.build import PROGRAM
+from retinue.sandbox.config import BoxConfig
 from retinue.sandbox.link import Answer, Link, LinkLost, make_pair
-from retinue.sandbox.wire import Kind, check_words
+from retinue.sandbox.wire import Flag, Kind, Message, check_words, encode
 from retinue.sandbox.zygote import Zygote
 
 _END_S = 5.0
+USUAL = BoxConfig().filter_flags
 
 
 class Helper:
@@ -79,14 +81,15 @@ class NodeSpace:
         """Of the process that holds the space, in our pid namespace."""
         return self._process.pid
 
-    async def start_zygote(self, lowers: Sequence[Path], uppers: Path | None = None) -> Zygote:
-        """Start the zygote of one image.
+    async def start_zygote(self, lowers: Sequence[Path], uppers: Path | None = None, flags: Flag = USUAL) -> Zygote:
+        """Start the zygote of one image, for sandboxes with these `filter_flags`.
 
         Shape:  lowers are directories as the space sees them, the first on top; uppers is a directory of the node's
                 disk for sandboxes whose upper layer is not a tmpfs.
-        Errors: Refused (ENOENT, ENOTCONN: the image's mount is gone, ...), LinkLost.
+        Errors: Refused (ENOENT, ENOTCONN: the image's mount is gone; ETIMEDOUT: this kernel's filters do not
+                answer), LinkLost.
         """
-        sock, ended = await self.open_zygote(lowers, uppers)
+        sock, ended = await self.open_zygote(lowers, uppers, flags)
         with ExitStack() as unless_started:
             zygote = Zygote(sock)
             unless_started.callback(zygote.close)
@@ -96,7 +99,7 @@ class NodeSpace:
         return zygote
 
     async def open_zygote(
-        self, lowers: Sequence[Path], uppers: Path | None = None
+        self, lowers: Sequence[Path], uppers: Path | None = None, flags: Flag = USUAL
     ) -> tuple[socket.socket, asyncio.Future[int]]:
         """Start a zygote for whoever `Zygote(sock)` is made by, another process for instance.
 
@@ -108,7 +111,9 @@ class NodeSpace:
         with theirs, ExitStack() as unless_started:
             unless_started.callback(ended.cancel)
             unless_started.callback(ours.close)
-            await self._link.ask(Kind.ZYGOTE, (), fields, [theirs.fileno()], lambda answer: self._keep(answer, ended))
+            ours.send(encode(Message(Kind.IMAGE, 0, (), tuple(fields))))  # Read when it is there: the first thing.
+            fds = [theirs.fileno()]
+            await self._link.ask(Kind.ZYGOTE, [flags], (), fds, lambda answer: self._keep(answer, ended))
             unless_started.pop_all()
         return ours, ended
 

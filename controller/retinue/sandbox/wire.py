@@ -24,6 +24,7 @@ class Kind(IntEnum):
     UNMOUNT = 13
     SIGNAL_CHILD = 14
     CREATE = 20
+    IMAGE = 21
     EXEC = 30
     SIGNAL = 31
     KILL = 32
@@ -47,6 +48,10 @@ class Flag(IntFlag):
     FAKE_IDS = 2
     NO_USERXATTR = 4
     MEMFD = 8
+
+
+FLAGS_OF_FILTER = Flag.NET | Flag.FAKE_IDS | Flag.MEMFD
+"""What a filter of system calls depends on. All sandboxes of a zygote have the same of these."""
 
 
 class Target(IntEnum):

@@ -31,8 +31,8 @@ class Zygote:
     async def create(self, config: BoxConfig) -> Box:
         """Make a sandbox; it is ready to take commands.
 
-        Errors: Refused names the step and errno (EAGAIN and ENOSPC: this node's limits; EINVAL, ENODEV: this kernel);
-                LinkLost: the zygote is gone.
+        Errors: Refused names the step and errno (EAGAIN and ENOSPC: this node's limits; EINVAL, ENODEV: this kernel, or
+                other `filter_flags` than the zygote's); LinkLost: the zygote is gone.
         """
         ours, theirs = make_pair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

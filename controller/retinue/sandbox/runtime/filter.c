@@ -25,12 +25,14 @@ enum { PRIORITY_OF_USER = 2, IO_PRIORITY_OF_USER = 3 };
 /* CLONE_NEW*, and for unshare also the time namespace, whose bit clone uses for its signal. */
 enum { CLONE_NEW = 0x7E020000, UNSHARE_NEW = CLONE_NEW | 0x80 };
 enum { SOCKET_TYPE = 0xF };
+enum { IGNORED_ARGUMENT = 5 };
 
 struct call {
     int numbers[2];
 };
 #define ROW(name, x86_64, aarch64) {{x86_64, aarch64}},
 static const struct call denied[] = {CALLS_DENIED(ROW)};
+static const struct call of_setup[] = {CALLS_OF_SETUP(ROW)};
 static const struct call absent[] = {CALLS_ABSENT(ROW)};
 static const struct call faked[] = {CALLS_FAKED(ROW)};
 static const struct call not_on_init[] = {CALLS_NOT_ON_INIT(ROW)};
@@ -87,6 +89,19 @@ static void answer_calls(struct filter *f, const struct filter_options *o, const
         if (list[i].numbers[o->machine] >= 0) answer_if_equal(f, (uint32_t)list[i].numbers[o->machine], verdict);
 }
 
+/* Ends the rules of a call: allowed with the key, else the other answer. Takes as long for every wrong word. */
+static void answer_by_key(struct filter *f, uint64_t key, uint32_t otherwise) {
+    uint32_t low = (uint32_t)(offsetof(struct seccomp_data, args) + 8 * IGNORED_ARGUMENT);
+    load(f, low + 4);
+    emit(f, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_XOR | BPF_K, (uint32_t)(key >> 32)));
+    emit(f, (struct sock_filter)BPF_STMT(BPF_MISC | BPF_TAX, 0));
+    load(f, low);
+    emit(f, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_XOR | BPF_K, (uint32_t)key));
+    emit(f, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_OR | BPF_X, 0));
+    answer_if_equal(f, 0, ALLOW);
+    answer(f, otherwise);
+}
+
 static void limit_architecture(struct filter *f, const struct filter_options *o) {
     uint32_t here = o->machine == MACHINE_X86_64 ? AUDIT_ARCH_X86_64 : AUDIT_ARCH_AARCH64;
     load(f, offsetof(struct seccomp_data, arch));
@@ -98,11 +113,24 @@ static void limit_architecture(struct filter *f, const struct filter_options *o)
     answer(f, REFUSE(ENOSYS));
 }
 
+static void limit_setup(struct filter *f, const struct filter_options *o) {
+    for (size_t i = 0; i < LENGTH(of_setup); i++) {
+        unsigned short in = enter_call(f, o, &of_setup[i]);
+        answer_by_key(f, o->keys.setup, REFUSE(EPERM));
+        leave(f, in);
+    }
+    if (!o->fakes_ids) return;
+    unsigned short in = enter_call(f, o, &call_capset);
+    answer_by_key(f, o->keys.setup, FAKE);
+    leave(f, in);
+}
+
 static void limit_namespaces(struct filter *f, const struct filter_options *o) {
     unsigned short in = enter_call(f, o, &call_clone);
     load_argument(f, 0);
-    answer_if_any_bit(f, CLONE_NEW, REFUSE(EPERM));
+    emit(f, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_NEW, 1, 0));
     answer(f, ALLOW);
+    answer_by_key(f, o->keys.setup, REFUSE(EPERM));
     leave(f, in);
     in = enter_call(f, o, &call_unshare);
     load_argument(f, 0);
@@ -165,6 +193,25 @@ static void limit_sockets(struct filter *f, const struct filter_options *o) {
     leave(f, in);
 }
 
+/* A program of BPF is freed like a filter (filter_calls.h: seccomp), whoever it is for. */
+static void limit_programs(struct filter *f, const struct filter_options *o) {
+    static const uint32_t attach[] = {SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF,
+                                      SO_ATTACH_REUSEPORT_EBPF};
+    unsigned short in = enter_call(f, o, &call_prctl);
+    load_argument(f, 0);
+    answer_if_equal(f, PR_SET_SECCOMP, REFUSE(EINVAL));
+    answer(f, ALLOW);
+    leave(f, in);
+    in = enter_call(f, o, &call_setsockopt);
+    load_argument(f, 1);
+    unsigned short of_socket = enter_if_equal(f, SOL_SOCKET);
+    load_argument(f, 2);
+    for (size_t i = 0; i < LENGTH(attach); i++) answer_if_equal(f, attach[i], REFUSE(ENOPROTOOPT));
+    leave(f, of_socket);
+    answer(f, ALLOW);
+    leave(f, in);
+}
+
 static void limit_personality(struct filter *f, const struct filter_options *o) {
     unsigned short in = enter_call(f, o, &call_personality);
     load_argument(f, 0);
@@ -175,13 +222,14 @@ static void limit_personality(struct filter *f, const struct filter_options *o) 
     leave(f, in);
 }
 
-/* RLIMIT_CORE stays 1: at 0 a core_pattern with a pipe would start its program on the host. A limit of pid 1 is
- * not for those inside: RLIMIT_CPU would end it.
+/* RLIMIT_CORE stays 1: at 0 a core_pattern with a pipe would start its program on the host. RLIMIT_LOCKS says whose
+ * process it is (tree.h). A limit of pid 1 is not for those inside: RLIMIT_CPU would end it.
  */
 static void limit_limits(struct filter *f, const struct filter_options *o) {
     unsigned short in = enter_call(f, o, &call_setrlimit);
     load_argument(f, 0);
     answer_if_equal(f, RLIMIT_CORE, FAKE);
+    answer_if_equal(f, RLIMIT_LOCKS, REFUSE(EPERM));
     answer(f, ALLOW);
     leave(f, in);
     in = enter_call(f, o, &call_prlimit64);
@@ -194,6 +242,9 @@ static void limit_limits(struct filter *f, const struct filter_options *o) {
     answer_if_equal(f, 1, REFUSE(EPERM));
     load_argument(f, 1);
     answer_if_equal(f, RLIMIT_CORE, FAKE);
+    unsigned short is_mark = enter_if_equal(f, RLIMIT_LOCKS);
+    answer_by_key(f, o->keys.mark, REFUSE(EPERM));
+    leave(f, is_mark);
     answer(f, ALLOW);
     leave(f, in);
 }
@@ -225,37 +276,16 @@ void filter_build(struct filter *f, const struct filter_options *o) {
     limit_architecture(f, o);
     answer_calls(f, o, denied, LENGTH(denied), REFUSE(EPERM));
     answer_calls(f, o, absent, LENGTH(absent), REFUSE(ENOSYS));
+    limit_setup(f, o);
     if (o->fakes_ids) answer_calls(f, o, faked, LENGTH(faked), FAKE);
     if (!o->has_memfd) answer_calls(f, o, &call_memfd_create, 1, REFUSE(ENOSYS));
     limit_namespaces(f, o);
     limit_terminals(f, o);
     limit_sockets(f, o);
+    limit_programs(f, o);
     limit_personality(f, o);
     limit_limits(f, o);
     protect_init(f, o);
-    answer(f, ALLOW);
-}
-
-void filter_build_mark(struct filter *f, enum filter_machine machine) {
-    struct filter_options o = {.machine = machine};
-    f->size = 0;
-    load(f, offsetof(struct seccomp_data, nr));
-    unsigned short in = enter_call(f, &o, &call_setrlimit);
-    load_argument(f, 0);
-    answer_if_equal(f, RLIMIT_LOCKS, REFUSE(EPERM));
-    answer(f, ALLOW);
-    leave(f, in);
-    in = enter_call(f, &o, &call_prlimit64);
-    load_argument(f, 1);
-    emit(f, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, RLIMIT_LOCKS, 1, 0));
-    answer(f, ALLOW);
-    load_argument(f, 2);
-    emit(f, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0));
-    answer(f, REFUSE(EPERM));
-    load(f, (uint32_t)(offsetof(struct seccomp_data, args) + 8 * 2 + 4));
-    answer_if_equal(f, 0, ALLOW);
-    answer(f, REFUSE(EPERM));
-    leave(f, in);
     answer(f, ALLOW);
 }
 

@@ -4,6 +4,8 @@
 
 #include <linux/filter.h>
 
+#include "key.h"
+
 enum { FILTER_MAX = 512, FILTER_LAST_CALL = 469 };
 
 enum filter_machine { MACHINE_X86_64, MACHINE_AARCH64 };
@@ -21,6 +23,7 @@ struct filter_options {
     int has_net;
     int fakes_ids;
     int has_memfd;
+    struct keys keys;
 };
 
 struct filter {
@@ -28,10 +31,8 @@ struct filter {
     struct sock_filter code[FILTER_MAX];
 };
 
-/* What pid 1 puts on itself, and all that it starts inherits. */
+/* What a warden puts on itself, and zygotes, sandboxes and all that runs in them inherit. No other is ever installed. */
 void filter_build(struct filter *f, const struct filter_options *options);
-/* What each exec gets on top: RLIMIT_LOCKS, which says whose process it is, cannot be changed (tree.h). */
-void filter_build_mark(struct filter *f, enum filter_machine machine);
 /* 0, or -1 with errno. NO_NEW_PRIVS must be set. */
 int filter_install(const struct filter *f);
 

@@ -24,14 +24,15 @@ static uint64_t read_kib(const char *text, const char *name) {
 static void measure_one(const struct tree_process *p, void *context) {
     struct memory_use *use = context;
     char text[4096];
-    use->process_count++;
     if (tree_read(p, "smaps_rollup", text, sizeof text) > 0 && strstr(text, "Pss_Anon:")) {
+        use->process_count++;
         use->bytes += 1024 * (read_kib(text, "Pss_Anon:") + read_kib(text, "Pss_Shmem:"));
         return;
     }
-    /* It made itself undumpable, or is about to end: then what it shares counts whole. */
-    if (tree_read(p, "status", text, sizeof text) > 0)
-        use->bytes += 1024 * (read_kib(text, "RssAnon:") + read_kib(text, "RssShmem:"));
+    /* It made itself undumpable, or is about to end: then what it shares counts whole. A zombie is no process more. */
+    if (tree_read(p, "status", text, sizeof text) < 0 || strstr(text, "State:\tZ")) return;
+    use->process_count++;
+    use->bytes += 1024 * (read_kib(text, "RssAnon:") + read_kib(text, "RssShmem:"));
 }
 
 struct memory_use memory_estimate(void) {

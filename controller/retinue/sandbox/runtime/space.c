@@ -21,7 +21,7 @@
 
 #include "message.h"
 #include "step.h"
-#include "zygote.h"
+#include "warden.h"
 
 enum { HOST = 0 };
 
@@ -72,11 +72,14 @@ static void answer_started(uint32_t id, int pid, const char *what) {
 }
 
 static void start_zygote(struct message *m) {
+    uint32_t id = m->id;
+    const char *what = "read the request";
     int sock = message_take_fd(m, 0);
-    int pid = clone_into(CLONE_NEWNS);
-    if (pid == 0) zygote_main(sock, m);
-    answer_started(m->id, pid, "clone a zygote");
-    close(sock);
+    int pid = -1;
+    errno = EINVAL;
+    if (sock >= 0) pid = warden_clone_zygote((unsigned)message_number(m, 0) & FLAGS_OF_FILTER, sock, &what);
+    answer_started(id, pid, what);
+    if (sock >= 0) close(sock);
 }
 
 static void run_helper(struct message *m) {

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "key.h"
 #include "message.h"
 
 static int report_sock = -1;
@@ -27,10 +28,14 @@ void step(int ok, const char *what) {
     _exit(1);
 }
 
+int try_mount(const char *source, const char *target, const char *type, unsigned long flags, const char *options) {
+    return (int)call_as_setup(SYS_mount, (long)source, (long)target, (long)type, (long)flags, (long)options);
+}
+
 void step_mount(const char *source, const char *target, const char *type, unsigned long flags, const char *options) {
     char what[256];
     snprintf(what, sizeof what, "mount %s", target);
-    step(mount(source, target, type, flags, options) == 0, what);
+    step(try_mount(source, target, type, flags, options) == 0, what);
 }
 
 void step_bind_read_only(const char *source, const char *target, unsigned long extra) {
@@ -55,8 +60,8 @@ void step_write(const char *path, const char *text) {
 }
 
 void step_pivot_here(void) {
-    step(syscall(SYS_pivot_root, ".", ".") == 0, "pivot_root");
-    step(umount2(".", MNT_DETACH) == 0, "detach the old root");
+    step(call_as_setup(SYS_pivot_root, (long)".", (long)".", 0, 0, 0) == 0, "pivot_root");
+    step(call_as_setup(SYS_umount2, (long)".", MNT_DETACH, 0, 0, 0) == 0, "detach the old root");
     step(chdir("/") == 0, "chdir /");
 }
 
@@ -70,5 +75,15 @@ void step_map_ids(unsigned inner_uid, unsigned outer_uid, unsigned inner_gid, un
 }
 
 int clone_into(unsigned long flags) {
-    return (int)syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0);
+    return (int)call_as_setup(SYS_clone, (long)(flags | SIGCHLD), 0, 0, 0, 0);
+}
+
+void step_keep_only(int sock) {
+    step(sock == STEP_SOCK || dup2(sock, STEP_SOCK) == STEP_SOCK, "keep the socket");
+    step_report_to(STEP_SOCK, report_id);
+    step(fcntl(STEP_SOCK, F_SETFD, FD_CLOEXEC) == 0 && close_range(STEP_SOCK + 1, ~0U, 0) == 0, "close descriptors");
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    step(null >= 0, "open /dev/null");
+    for (int i = 0; i < STEP_SOCK; i++) step(dup2(null, i) == i, "place a descriptor");
+    close(null);
 }

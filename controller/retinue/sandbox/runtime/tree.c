@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "filter.h"
+#include "key.h"
 
 static int proc_fd = -1;
 
@@ -55,11 +55,8 @@ ssize_t tree_read(const struct tree_process *p, const char *name, char *text, si
 }
 
 int tree_mark_self(uint32_t id) {
-    static struct filter built;
     struct rlimit mark = {TREE_MARK(id), TREE_MARK(id)};
-    if (setrlimit(RLIMIT_LOCKS, &mark)) return -1;
-    filter_build_mark(&built, MACHINE_HERE);
-    return filter_install(&built);
+    return (int)call_as_mark(SYS_prlimit64, 0, RLIMIT_LOCKS, (long)&mark, 0);
 }
 
 uint64_t tree_read_mark(pid_t pid) {

@@ -1,7 +1,7 @@
 /* Whose process is it? Each exec has a mark that everything it starts inherits and nothing can change: the hard limit
- * RLIMIT_LOCKS, which the kernel keeps and has ignored since Linux 2.4.25. filter_build_mark refuses to set it; a
- * process cannot leave its exec by setsid, double fork, a subreaper or by killing a parent. No process per exec is
- * needed to hold a tree together, and none could be killed to lose it.
+ * RLIMIT_LOCKS, which the kernel keeps and has ignored since Linux 2.4.25. The filter lets nobody set it without pid 1's
+ * key (key.h); a process cannot leave its exec by setsid, double fork, a subreaper or by killing a parent. No process
+ * per exec is needed to hold a tree together, and none could be killed to lose it.
  */
 #ifndef RETINUE_TREE_H
 #define RETINUE_TREE_H

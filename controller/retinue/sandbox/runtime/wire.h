@@ -31,12 +31,12 @@ enum wire_kind {
     WIRE_IN_FILE = 1,
     /* To the space. */
     WIRE_SPACE = 10,       /* fields: base directory -> READY */
-    WIRE_ZYGOTE = 11,      /* fields: directory for upper layers or "", lower directories; fd: its socket -> STARTED, READY
-                              on the zygote's own socket */
+    WIRE_ZYGOTE = 11,      /* numbers: those of FLAGS_OF_FILTER that its sandboxes have; fd: its socket -> STARTED */
     WIRE_HELPER = 12,      /* numbers: enum wire_helper; fields: argv, env; fds: 0, 1, 2 -> STARTED, later GONE */
     WIRE_UNMOUNT = 13,     /* fields: absolute path -> DONE */
     WIRE_SIGNAL_CHILD = 14, /* numbers: pid as in STARTED, signal -> DONE */
     /* To a zygote. */
+    WIRE_IMAGE = 21,       /* fields: directory for upper layers or "", lower directories -> READY. Before any CREATE */
     WIRE_CREATE = 20,      /* numbers: enum wire_config; fields: enum wire_config_field; fd: the sandbox's socket -> STARTED */
     /* To a sandbox. */
     WIRE_EXEC = 30,        /* numbers: enum wire_exec; fields: cwd, argv, env; fds: those of WIRE_EXEC_FDS -> EXITED */
@@ -65,6 +65,9 @@ enum wire_flag {
     FLAG_NO_USERXATTR = 4, /* for diagnosis only: rm -rf of an image directory fails with EIO */
     FLAG_MEMFD = 8,        /* memfd_create, whose pages no limit of the sandbox counts */
 };
+
+/* A filter is shared by all sandboxes of a node that have the same of these. */
+enum { FLAGS_OF_FILTER = FLAG_NET | FLAG_FAKE_IDS | FLAG_MEMFD };
 
 /* Bytes and counts; 0 leaves the limit alone. */
 enum wire_config {

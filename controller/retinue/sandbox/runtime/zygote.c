@@ -20,9 +20,10 @@
 #include "space.h"
 #include "step.h"
 
-enum { SOCK = 3, FIRST_FREE = 4, SANDBOX_OOM_SCORE = 500 };
+enum { SOCK = STEP_SOCK, SANDBOX_OOM_SCORE = 500 };
 
-static unsigned lower_count;
+static unsigned filter_flags;
+static unsigned lower_count; /* 0: no image yet */
 /* Never written to: its end is the zygote's end, also for a sandbox that was not yet listening to PDEATHSIG. */
 static int life[2];
 
@@ -62,22 +63,22 @@ _Noreturn static void become_sandbox(struct message *m, int sock) {
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     if (poll(&parent, 1, 0) != 0 || dup2(sock, SOCK) < 0) _exit(1);
     fcntl(SOCK, F_SETFD, FD_CLOEXEC);
-    close_range(FIRST_FREE, ~0U, 0);
+    close_range(SOCK + 1, ~0U, 0);
     setsid();
     step_report_to(SOCK, m->id);
     setup_sandbox(m, lower_count);
     init_main(SOCK, m);
 }
 
-
-static void obey(struct message *m) {
+static void create(struct message *m) {
     struct answer a = {.kind = WIRE_STARTED, .id = m->id, .number_count = 1};
     int sock = message_take_fd(m, 0);
     unsigned long flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
     if (message_number(m, CONFIG_FLAGS) & FLAG_NET) flags |= CLONE_NEWNET;
+    int is_mine = (message_number(m, CONFIG_FLAGS) & FLAGS_OF_FILTER) == filter_flags;
     int pid = -1;
     errno = EINVAL;
-    if (m->kind == WIRE_CREATE && sock >= 0) pid = clone_into(flags);
+    if (lower_count && sock >= 0 && is_mine) pid = clone_into(flags);
     if (pid == 0) {
         /* Only the sandbox may hold the life pipe's end that tells of us. */
         close(life[1]);
@@ -93,24 +94,31 @@ static void obey(struct message *m) {
     if (sock >= 0) close(sock);
 }
 
-_Noreturn void zygote_main(int sock, struct message *m) {
+static void take_image(struct message *m) {
     char score[16];
-    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-    prctl(PR_SET_NAME, "sandbox-zygote", 0, 0, 0);
-    setsid();
-    step_report_to(sock, m->id);
+    step_report_to(SOCK, m->id);
+    errno = EINVAL;
+    step(!lower_count && m->field_count > 1, "read the request");
     make_small_root(m);
     /* The OOM killer takes sandboxes before it takes what runs them. */
     snprintf(score, sizeof score, "%d", SANDBOX_OOM_SCORE);
     try_write("/proc/self/oom_score_adj", score);
-    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    step(null >= 0, "open /dev/null");
-    for (int i = 0; i < 3; i++) dup2(null, i);
-    step(sock == SOCK || dup2(sock, SOCK) == SOCK, "keep the socket");
-    fcntl(SOCK, F_SETFD, FD_CLOEXEC);
-    close_range(FIRST_FREE, ~0U, 0);
     step(pipe2(life, O_CLOEXEC) == 0, "pipe");
     answer_send(SOCK, &(struct answer){.kind = WIRE_READY, .id = m->id}, -1, 0);
+}
+
+static void obey(struct message *m) {
+    if (m->kind == WIRE_IMAGE) take_image(m);
+    else if (m->kind == WIRE_CREATE) create(m);
+}
+
+_Noreturn void zygote_main(int sock, unsigned flags) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    prctl(PR_SET_NAME, "sandbox-zygote", 0, 0, 0);
+    setsid();
+    step_report_to(sock, 0);
+    step_keep_only(sock);
+    filter_flags = flags;
     serve(SOCK, obey);
     _exit(0);
 }

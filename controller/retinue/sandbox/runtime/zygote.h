@@ -1,8 +1,6 @@
 #ifndef RETINUE_ZYGOTE_H
 #define RETINUE_ZYGOTE_H
 
-struct message;
-
 /* What the paths of a zygote's small root are. A sandbox is set up from there. */
 #define ROOT_IMAGES "/img"   /* img0, img1, ...: lower directories, the first on top */
 #define ROOT_DEVICES "/dev"
@@ -10,7 +8,9 @@ struct message;
 #define ROOT_STAGE "/stage"  /* where each sandbox mounts its own */
 #define ROOT_UPPERS "/disk"  /* upper layers on a disk, where asked for */
 
-/* Becomes the zygote of one image: a small root of its own, then one sandbox per request. Never returns. */
-_Noreturn void zygote_main(int sock, struct message *m);
+/* Becomes the zygote of one image: a small root of its own, then one sandbox per request. The filter of these flags is
+ * on. Never returns.
+ */
+_Noreturn void zygote_main(int sock, unsigned flags);
 
 #endif
