@@ -5,6 +5,7 @@ process that has one filter, below a process that has it, has the same one.
 """
 
 import asyncio
+import errno
 import os
 import platform
 import re
@@ -35,7 +36,15 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Scen
 
 def find_all(scene: Scene, name: str) -> list[int]:
     everyone = list_descendants(scene.space.pid)
-    return [pid for pid in everyone if Path(f"/proc/{pid}/comm").read_text().strip() == name]
+    return [pid for pid in everyone if read_name(pid) == name]
+
+
+def read_name(pid: int) -> str:
+    """The name of a process; empty when it has just ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def count_filters(pid: int) -> int:
@@ -88,6 +97,22 @@ async def test_a_warden_that_is_killed_takes_nobody_along_and_the_next_zygote_fi
     zygote = await scene.space.start_zygote(scene.lowers)
     assert await shell_text(await zygote.create(BoxConfig()), "echo made") == "made"
     assert len(find_all(scene, "sandbox-warden")) == 1
+
+
+async def test_a_warden_that_the_kernel_holds_is_named_and_holds_up_no_sandbox(scene: Scene) -> None:
+    """As where no filter can be installed any more; here it is stopped."""
+    box = await scene.create()
+    [warden] = find_all(scene, "sandbox-warden")
+    os.kill(warden, signal.SIGSTOP)
+    with pytest.raises(Refused) as refused:
+        await scene.space.start_zygote(scene.lowers)
+    assert (refused.value.step, refused.value.errno) == ("put on the filter of system calls", errno.ETIMEDOUT)
+    assert await shell_text(box, "echo alive") == "alive"
+    assert await shell_text(await scene.create(), "echo made") == "made"
+    os.kill(warden, signal.SIGCONT)
+    zygote = await scene.space.start_zygote(scene.lowers)
+    assert await shell_text(await zygote.create(BoxConfig()), "echo made") == "made"
+    await until(lambda: len(find_all(scene, "sandbox-zygote")) == 2)
 
 
 async def test_a_zygote_makes_no_sandbox_of_another_kind(scene: Scene) -> None:
@@ -153,7 +178,7 @@ async def test_the_key_that_set_a_sandbox_up_is_nowhere_in_it(
     sleeper = box.start(["sleep", "600"])
     await until(lambda: list_descendants(box.pid))
     [command] = list_descendants(box.pid)
-    await until(lambda: Path(f"/proc/{command}/comm").read_text() == "sleep\n")
+    await until(lambda: read_name(command) == "sleep")
     assert [setup in read_memory(zygote), mark in read_memory(zygote)] == [True, True]
     assert [setup in read_memory(box.pid), mark in read_memory(box.pid)] == [False, True]
     assert [setup in read_memory(command), mark in read_memory(command)] == [False, False]

@@ -37,6 +37,14 @@ async def test_a_sandbox_lives_from_its_create_to_its_destroy_and_says_so(servic
     assert service.host.budget.used.count == 0
 
 
+async def test_with_and_without_a_network_of_their_own_they_live_on_one_image(service: Service) -> None:
+    script = "ls -l /proc/self/ns/net | tail -c 17; cat /app/file"
+    own = {await service.text(await service.create(), script) for _ in range(3)}
+    shared = {await service.text(await service.create(net=False), script) for _ in range(3)}
+    assert (len(own), len(shared), own & shared) == (3, 1, set())
+    assert all("of the image" in text for text in own | shared)
+
+
 async def test_every_end_of_a_command_has_its_own_outcome(service: Service) -> None:
     name = await service.create(limits={"memory": "48MiB"})
 
