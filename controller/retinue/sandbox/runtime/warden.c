@@ -3,7 +3,7 @@
  * it starts besides (squashfuse) must mount.
  *
  * A filter of its own for each sandbox would cost each create the kernel's compiler, and their end at one moment can
- * lock up a whole node (docs/decisions, 27).
+ * lock up a whole node (docs/decisions, 29).
  */
 #include "warden.h"
 
