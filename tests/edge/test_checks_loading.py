@@ -7,9 +7,9 @@ import pytest
 from checks_scenes import build_settings, real_host, until
 
 from retinue.checks import nursery
-from retinue.checks.doors import Doors
 from retinue.checks.main import BROKEN_EXIT, serve
 from retinue.checks.records import WarmConfig
+from retinue.serving.doors import Doors
 from retinue.terms.record import replace
 
 CHECK = "def check(response, gold, args): return 1.0\n"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from checks_scenes import PLUGIN
 
-from retinue.checks.doors import Doors
 from retinue.checks.main import main
+from retinue.serving.doors import Doors
 from support.real_run import is_running, wait_for
 
 

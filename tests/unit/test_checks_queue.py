@@ -2,7 +2,7 @@
 
 import random
 
-from retinue.checks.queue import FairQueue
+from retinue.serving.queue import FairQueue
 
 KIB = 1024
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from retinue.checks.body import Fault
 from retinue.retrieval.index import Found, Wanted
 from retinue.retrieval.records import Method, Passage
 from retinue.retrieval.requests import build_piece, build_reply, parse_request
 from retinue.retrieval.settings import PASSAGES_MAX, QUERIES_MAX, TOP_K_MAX
+from retinue.serving.faults import Fault
 
 ALL = tuple(Method)
 FOUND = [Found(Passage("p1", '"T"\ntext'), 0.5)]

@@ -14,7 +14,6 @@ from retinue.checks.attempt import Attempt
 from retinue.checks.judgement import Judgement, judge_second
 from retinue.checks.nursery import Nursery
 from retinue.checks.quarantine import Check, Quarantine
-from retinue.checks.queue import FairQueue
 from retinue.checks.records import CheckRequest, Limits
 from retinue.checks.settings import Settings
 from retinue.checks.slots import Slots
@@ -23,6 +22,7 @@ from retinue.checks.tally import Tally
 from retinue.checks.trying import Trying
 from retinue.checks.warm_link import WARM_ARGV
 from retinue.checks.watch import Watch
+from retinue.serving.queue import FairQueue
 from retinue.terms.outcome import Outcome, OutcomeKind
 from retinue.terms.record import replace
 

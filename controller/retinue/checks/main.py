@@ -6,18 +6,12 @@ more, gives what runs two seconds, answers the rest that it stops, and exits 0.
 
 import argparse
 import asyncio
-import importlib
 import os
-import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aiohttp import web
-
-from retinue.checks.command_line import raise_descriptor_limit, tell_stop, typed
-from retinue.checks.doors import BACKLOG, Doors, name_socket
 from retinue.checks.host import open_host
 from retinue.checks.ledger_file import find_ledger_path, find_sign_path
 from retinue.checks.plugins import BUILTIN
@@ -26,6 +20,10 @@ from retinue.checks.server import Desk
 from retinue.checks.settings import Settings, count_cpus, parse_duration, parse_size, parse_verifier
 from retinue.checks.warm_link import WARM_ARGV
 from retinue.errors import PermanentError, RetinueError
+from retinue.serving.command_line import raise_descriptor_limit, typed
+from retinue.serving.doors import Doors
+from retinue.serving.listening import catch_stop, listen
+from retinue.serving.loops import find_loop_factory
 
 HIDDEN = ("RETINUE_NODE_DIR", "RETINUE_RUN_DIR", "RETINUE_TOKEN_FILE", "SLURM_TMPDIR", "TMPDIR", "XDG_RUNTIME_DIR")
 """Environment names of what no check may see."""
@@ -46,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"retinue checks: cannot start: {error}", file=sys.stderr)
         return PermanentError.exit_code if isinstance(error, OSError) else 2
     raise_descriptor_limit()
-    with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
         return runner.run(serve(settings, doors, words.exit_when_broken))
 
 
@@ -117,36 +115,15 @@ async def serve(
     settings: Settings, doors: Doors, exits_when_broken: bool = False, warm_argv: Sequence[str] = WARM_ARGV
 ) -> int:
     """Serve at these doors until SIGTERM or SIGINT, or until it broke; returns the exit code."""
-    loop = asyncio.get_running_loop()
-    told: asyncio.Future[str] = loop.create_future()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, tell_stop, told)
-    async with open_host(settings, warm_argv) as host:
-        runner = web.ServerRunner(Desk(host).build_server(), shutdown_timeout=END_S)
-        await runner.setup()
-        sites = [web.SockSite(runner, sock, backlog=BACKLOG) for sock in doors.sockets]
-        try:
-            for site in sites:
-                await site.start()
-            names = ", ".join(name_socket(sock) for sock in doors.sockets)
-            print(f"retinue checks: listening on {names}", file=sys.stderr, flush=True)
-            reasons = [told, host.standing.failed, *([host.standing.broken] if exits_when_broken else [])]
-            await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
-            for site in sites:
-                await site.stop()
-            await host.drain(DRAIN_S)
-        finally:
-            await runner.cleanup()
-            doors.close()
+    told = catch_stop()
+    async with (
+        open_host(settings, warm_argv) as host,
+        listen(Desk(host).build_server(), doors, END_S, "retinue checks: ") as close,
+    ):
+        reasons = [told, host.standing.failed, *([host.standing.broken] if exits_when_broken else [])]
+        await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+        await close()
+        await host.drain(DRAIN_S)
     if told.done():
         return 0
     return RetinueError.exit_code if host.standing.failed.done() else BROKEN_EXIT
-
-
-def _find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loop where the `speed` extra is installed."""
-    try:
-        uvloop = importlib.import_module("uvloop")
-    except ImportError:
-        return None
-    return uvloop.new_event_loop  # type: ignore[no-any-return]

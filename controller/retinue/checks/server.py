@@ -5,29 +5,25 @@ away takes its checks along. Never decides an outcome.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 
-from retinue.checks.body import BODY_BYTES_MAX, Batch, Fault, build_error, build_line, parse_body
-from retinue.checks.exposition import build_metrics
+from retinue.checks.body import BODY_BYTES_MAX, Batch, build_line, parse_body
 from retinue.checks.host import Full, Host
 from retinue.checks.metrics import read_metrics
 from retinue.checks.quarantine import Check
 from retinue.checks.records import CheckRequest
+from retinue.serving.exposition import build_metrics
+from retinue.serving.faults import Fault
+from retinue.serving.pages import Page, Pages, Reader, build_answer, name_caller
 from retinue.terms.outage import parse_since
 from retinue.terms.outcome import Outcome
-from retinue.terms.record import to_json
 
 READ_BYTES = 1024 * 1024
-CALLER = "X-Retinue-Caller"
-JSON = "application/json"
 NDJSON = "application/x-ndjson"
 
 Finished = asyncio.Queue[tuple[int, asyncio.Future[Outcome]]]
-Page = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Desk:
@@ -35,9 +31,8 @@ class Desk:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._reading_bytes = 0
-        """Of bodies that are still coming in."""
-        self._pages: dict[str, dict[str, Page]] = {
+        self._reader = Reader(self._admit)
+        pages: dict[str, dict[str, Page]] = {
             "/v1/check": {"POST": self._check},
             "/v1/checks": {"POST": self._check_many},
             "/v1/verifiers": {"GET": self._list_verifiers},
@@ -45,37 +40,11 @@ class Desk:
             "/health": {"GET": self._say_health},
             "/metrics": {"GET": self._say_metrics},
         }
+        self._pages = Pages("checks", host.settings.service, pages)
 
     def build_server(self) -> web.Server:
         """Build the server; a handler is cancelled when its client goes."""
-        return web.Server(
-            self.answer, handler_cancellation=True, access_log=None, read_bufsize=READ_BYTES, auto_decompress=False
-        )
-
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; a typed error is an answer too."""
-        try:
-            return await self._find_page(request)(request)
-        except Fault as fault:
-            headers = {"Retry-After": str(fault.retry_after_s)} if fault.retry_after_s is not None else {}
-            body = build_error(fault, self._host.settings.service)
-            response = web.Response(status=fault.status, headers=headers, body=body, content_type=JSON)
-            if fault.status in (400, 413):
-                # The rest of a body that was not read is not the next request.
-                response.force_close()
-            return response
-        except ConnectionError:
-            # The caller went away while it was being answered; nobody reads this.
-            return web.Response(status=499)
-
-    def _find_page(self, request: web.BaseRequest) -> Page:
-        pages = self._pages.get(request.path)
-        if pages is None:
-            raise Fault(404, "checks_unknown_page", f"cannot find this page; there are {', '.join(self._pages)}")
-        page = pages.get("GET" if request.method == "HEAD" else request.method)
-        if page is None:
-            raise Fault(405, "checks_wrong_method", f"cannot {request.method[:20]} this page; use {', '.join(pages)}")
-        return page
+        return self._pages.build_server(READ_BYTES)
 
     # --- checks ---------------------------------------------------------------------
 
@@ -86,7 +55,7 @@ class Desk:
             outcome = await checks[0].outcome
         finally:
             self._host.cancel(checks[0])
-        return web.Response(body=to_json(outcome) + b"\n", content_type=JSON)
+        return build_answer(outcome)
 
     async def _check_many(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await self._read(request)
@@ -115,35 +84,21 @@ class Desk:
                 self._host.cancel(check)
         return response
 
+    def _admit(self, coming_bytes: int, bytes_: int) -> None:
+        if not self._host.has_room(1, coming_bytes + bytes_):
+            raise _build_refusal(self._host.refuse(1))
+
     async def _read(self, request: web.BaseRequest) -> bytes:
         """Read the whole body.
 
         Errors: Fault 413 above the limit, 429 when too much is being read or waits already, 400 when it breaks off.
         """
-        size = request.content_length
-        too_large = Fault(413, "checks_too_large", f"cannot take the body: it is longer than {BODY_BYTES_MAX} bytes")
-        if (size or 0) > BODY_BYTES_MAX:
-            raise too_large
-        reserved = BODY_BYTES_MAX if size is None else size
-        if not self._host.has_room(1, self._reading_bytes + reserved):
-            raise _build_refusal(self._host.refuse(1))
-        self._reading_bytes += reserved
-        parts = bytearray()
-        try:
-            while part := await request.content.readany():
-                parts += part
-                if len(parts) > BODY_BYTES_MAX:
-                    raise too_large
-        except (web.RequestPayloadError, ConnectionError):
-            raise Fault(400, "checks_unreadable", "cannot read the body: it broke off") from None
-        finally:
-            self._reading_bytes -= reserved
-        return bytes(parts)
+        too_large, broke_off = partial(Fault, 413, "checks_too_large"), partial(Fault, 400, "checks_unreadable")
+        return await self._reader.read(request, BODY_BYTES_MAX, too_large, broke_off)
 
     def _submit(self, request: web.BaseRequest, wanted: list[CheckRequest], weight_bytes: int) -> list[Check]:
-        caller = request.headers.get(CALLER) or f"connection {id(request.transport):x}"
         try:
-            return self._host.submit(wanted, caller, weight_bytes)
+            return self._host.submit(wanted, name_caller(request), weight_bytes)
         except Full as full:
             raise _build_refusal(full) from None
 
@@ -152,14 +107,14 @@ class Desk:
     async def _list_verifiers(self, _request: web.BaseRequest) -> web.StreamResponse:
         nursery = self._host.nursery
         known = dict.fromkeys(self._host.settings.config.verifiers, "") | nursery.verifiers
-        return _answer({"verifiers": known, "limits": self._host.settings.limits, "rung": nursery.rung})
+        return build_answer({"verifiers": known, "limits": self._host.settings.limits, "rung": nursery.rung})
 
     async def _list_outages(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             since_utc = parse_since(request.query.get("since", ""))
         except ValueError as error:
             raise Fault(400, "checks_unreadable", str(error)) from None
-        return _answer({"outages": self._host.ledger.read(since_utc)})
+        return build_answer({"outages": self._host.ledger.read(since_utc)})
 
     async def _say_health(self, _request: web.BaseRequest) -> web.StreamResponse:
         host = self._host
@@ -173,7 +128,7 @@ class Desk:
             "running": host.running_count,
             "spares": host.nursery.spare_count,
         }
-        return _answer(facts, 200 if is_ready else 503)
+        return build_answer(facts, 200 if is_ready else 503)
 
     async def _say_metrics(self, _request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(text=build_metrics("retinue_checks_", read_metrics(self._host)), content_type="text/plain")
@@ -185,7 +140,3 @@ def _put(done: Finished, index: int, outcome: asyncio.Future[Outcome]) -> None:
 
 def _build_refusal(full: Full) -> Fault:
     return Fault(429, "checks_full", str(full), full.retry_after_s)
-
-
-def _answer(value: Any, status: int = 200) -> web.Response:
-    return web.Response(body=to_json(value) + b"\n", status=status, content_type=JSON)

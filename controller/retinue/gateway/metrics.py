@@ -1,7 +1,7 @@
 """`GET /metrics`: what this gateway counts, in Prometheus' text format."""
 
-from retinue.checks.exposition import Family, build_metrics, build_single
 from retinue.gateway.proxy import Proxy
+from retinue.serving.exposition import Family, build_metrics, build_single
 
 PREFIX = "retinue_gateway_"
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from retinue.checks.body import read_lenient
 from retinue.errors import UsageError
 from retinue.retrieval.records import Passage, Progress
+from retinue.serving.lenient import read_lenient
 from retinue.terms.record import DecodeError, Record
 
 FINDINGS_MAX = 20

@@ -14,12 +14,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from retinue.checks.queue import FairQueue
 from retinue.errors import PermanentError, RetinueError
 from retinue.retrieval.index import Index, Wanted, open_index
 from retinue.retrieval.passages import Damaged
 from retinue.retrieval.requests import build_piece
 from retinue.retrieval.settings import Settings
+from retinue.serving.queue import FairQueue
 
 RETRY_MIN_S, RETRY_MAX_S = 1, 60
 MEAN_SHARE = 0.05

@@ -7,7 +7,6 @@ SIGTERM: takes no more, gives what runs two seconds, and exits 0. An index that 
 import argparse
 import asyncio
 import os
-import signal
 import socket
 import sys
 import tempfile
@@ -15,17 +14,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
-from retinue.checks.command_line import raise_descriptor_limit, tell_stop, typed
-from retinue.checks.doors import BACKLOG, Doors, name_socket
 from retinue.checks.settings import TARGET, count_cpus, parse_size
 from retinue.errors import PermanentError, RetinueError
 from retinue.retrieval.host import Host, open_host
 from retinue.retrieval.records import Method
 from retinue.retrieval.server import Desk
 from retinue.retrieval.settings import TOP_K_MAX, Settings
-from retinue.sandbox.loops import find_loop_factory
+from retinue.serving.command_line import raise_descriptor_limit, typed
+from retinue.serving.doors import Doors
+from retinue.serving.listening import catch_stop, listen
+from retinue.serving.loops import find_loop_factory
 
 BROKEN_EXIT = 3
 """Trying again will not help: `restart.no_restart` has it in the template."""
@@ -110,27 +108,15 @@ def build_settings(words: argparse.Namespace, env: Mapping[str, str]) -> Setting
 
 async def serve(settings: Settings, doors: Doors, view: Path) -> int:
     """Serve at these doors until SIGTERM or SIGINT, or until the index is no good; returns the exit code."""
-    loop = asyncio.get_running_loop()
-    told: asyncio.Future[str] = loop.create_future()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, tell_stop, told)
-    async with open_host(settings, view) as host:
-        runner = web.ServerRunner(Desk(host).build_server(), shutdown_timeout=END_S)
-        await runner.setup()
-        sites = [web.SockSite(runner, sock, backlog=BACKLOG) for sock in doors.sockets]
-        try:
-            for site in sites:
-                await site.start()
-            names = ", ".join(name_socket(sock) for sock in doors.sockets)
-            print(f"retinue retrieval: listening on {names}", file=sys.stderr, flush=True)
-            reasons: list[asyncio.Future[Any]] = [told, host.broken, host.failed]
-            await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
-            for site in sites:
-                await site.stop()
-            await host.drain(DRAIN_S)
-        finally:
-            await runner.cleanup()
-            doors.close()
+    told = catch_stop()
+    async with (
+        open_host(settings, view) as host,
+        listen(Desk(host).build_server(), doors, END_S, "retinue retrieval: ") as close,
+    ):
+        reasons: list[asyncio.Future[Any]] = [told, host.broken, host.failed]
+        await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+        await close()
+        await host.drain(DRAIN_S)
     return _choose_exit(told, host)
 
 

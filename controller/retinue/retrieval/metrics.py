@@ -1,7 +1,7 @@
 """`GET /metrics`: the host's counts in Prometheus' text format."""
 
-from retinue.checks.exposition import Family, build_single
 from retinue.retrieval.host import Host
+from retinue.serving.exposition import Family, build_single
 
 
 def read_metrics(host: Host) -> list[Family]:

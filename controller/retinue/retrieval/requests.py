@@ -5,10 +5,11 @@ Source: Search-R1's retrieval_server and retrieval_rerank_server, and the caller
 
 from collections.abc import Sequence
 
-from retinue.checks.body import Fault, read_lenient
 from retinue.retrieval.index import Found, Wanted
 from retinue.retrieval.records import Method
 from retinue.retrieval.settings import PASSAGES_MAX, QUERIES_MAX, TOP_K_MAX
+from retinue.serving.faults import Fault
+from retinue.serving.lenient import read_lenient
 from retinue.terms.record import Record, to_json
 
 RERANK_CANDIDATES, RERANK_COUNT = 10, 3

@@ -6,9 +6,9 @@ The first in line waits for its room however large that is, and holds up the oth
 import asyncio
 import math
 
-from retinue.checks.queue import FairQueue
 from retinue.sandbox.budget import Budget, Weight
 from retinue.sandbox.requests import Fault
+from retinue.serving.queue import FairQueue
 
 RETRY_MIN_S, RETRY_MAX_S = 1, 60
 RATE_SMOOTHING = 0.1

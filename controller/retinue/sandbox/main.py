@@ -7,17 +7,12 @@ with it, however it ends.
 import argparse
 import asyncio
 import os
-import signal
 import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aiohttp import web
-
-from retinue.checks.command_line import raise_descriptor_limit, tell_stop, typed
-from retinue.checks.doors import BACKLOG, Doors, name_socket
 from retinue.checks.ledger_file import find_ledger_path, find_sign_path
 from retinue.checks.settings import parse_duration, parse_size
 from retinue.errors import PermanentError, RetinueError
@@ -26,9 +21,12 @@ from retinue.sandbox.host import open_host
 from retinue.sandbox.host_probe import probe_node
 from retinue.sandbox.host_settings import HostSettings, build_budget, count_cpus, count_shards
 from retinue.sandbox.images import ImageSettings, check_node
-from retinue.sandbox.loops import find_loop_factory
 from retinue.sandbox.requests import BOUNDS, Fault, Limits, parse_limits
 from retinue.sandbox.server import Desk
+from retinue.serving.command_line import raise_descriptor_limit, typed
+from retinue.serving.doors import Doors
+from retinue.serving.listening import catch_stop, listen
+from retinue.serving.loops import find_loop_factory
 
 REFUSED_EXIT = 3
 """This node cannot do it: trying again will not help."""
@@ -125,32 +123,20 @@ def build_settings(words: argparse.Namespace, env: Mapping[str, str], place: Pat
 
 async def serve(settings: HostSettings, doors: Doors) -> int:
     """Serve at these doors until SIGTERM or SIGINT, or until it broke; returns the exit code."""
-    loop = asyncio.get_running_loop()
-    told: asyncio.Future[str] = loop.create_future()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, tell_stop, told)
+    told = catch_stop()
     try:
         await check_start(settings)
     except PermanentError as error:
         print(f"retinue sandbox: cannot start: {error}", file=sys.stderr, flush=True)
         doors.close()
         return REFUSED_EXIT
-    async with open_host(settings) as host:
-        runner = web.ServerRunner(Desk(host).build_server(), shutdown_timeout=END_S)
-        await runner.setup()
-        sites = [web.SockSite(runner, sock, backlog=BACKLOG) for sock in doors.sockets]
-        try:
-            for site in sites:
-                await site.start()
-            names = ", ".join(name_socket(sock) for sock in doors.sockets)
-            print(f"retinue sandbox: listening on {names}", file=sys.stderr, flush=True)
-            await asyncio.wait([told, host.standing.failed], return_when=asyncio.FIRST_COMPLETED)
-            host.stop()
-            for site in sites:
-                await site.stop()
-        finally:
-            await runner.cleanup()
-            doors.close()
+    async with (
+        open_host(settings) as host,
+        listen(Desk(host).build_server(), doors, END_S, "retinue sandbox: ") as close,
+    ):
+        await asyncio.wait([told, host.standing.failed], return_when=asyncio.FIRST_COMPLETED)
+        host.stop()
+        await close()
     return 0 if told.done() else RetinueError.exit_code
 
 

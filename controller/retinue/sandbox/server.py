@@ -5,6 +5,7 @@ What a sandbox answers is passed on as it is. A caller that goes away takes its 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -24,12 +25,12 @@ from retinue.sandbox.requests import (
     parse_limits,
     refuse,
 )
-from retinue.sandbox.server_pages import JSON, Page, build_answer, build_fault, build_pages
+from retinue.sandbox.server_pages import build_fault, build_pages
 from retinue.sandbox.shard_link import Exchange, ShardLost
 from retinue.sandbox.shard_wire import CHUNK_BYTES, Answer, Body
+from retinue.serving.pages import JSON, Page, Reader, build_answer, name_caller
 from retinue.terms.record import DecodeError, Record, from_json, to_plain
 
-CALLER = "X-Retinue-Caller"
 READ_BYTES = 256 * 1024
 CREATE_MAX_BYTES = 2**20
 EXEC_MAX_BYTES = 24 * 2**20
@@ -68,7 +69,7 @@ class Desk:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._reading_bytes = 0
+        self._reader = Reader(_admit)
         self._pages: dict[str, dict[str, Page]] = {
             "/v1/sandboxes": {"POST": self._create, "GET": self._list},
             **build_pages(host),
@@ -126,7 +127,7 @@ class Desk:
             request=asked,
             uid=check_create(asked),
             limits=parse_limits(asked.limits, settings.limits),
-            caller=request.headers.get(CALLER) or f"connection {id(request.transport):x}",
+            caller=name_caller(request),
             lease_s=parse_duration_within("lease_s", asked.lease_s, settings.lease_s, LEASE_MIN_S, LEASE_MAX_S),
             queue_s=parse_duration_within("queue_s", asked.queue_s, settings.queue_s, 0.0, QUEUE_MAX_S),
         )
@@ -218,25 +219,7 @@ class Desk:
         """
         if not request.body_exists:
             return b""
-        size = request.content_length
-        too_large = Fault(413, "sandbox_too_large", f"cannot take the body: it is longer than {limit} bytes")
-        if (size or 0) > limit:
-            raise too_large
-        reserved = limit if size is None else size
-        if self._reading_bytes and self._reading_bytes + reserved > READING_MAX_BYTES:
-            raise Fault(429, "sandbox_full", "cannot take the body: too many are being read", retry_after_s=1)
-        self._reading_bytes += reserved
-        parts = bytearray()
-        try:
-            while part := await request.content.readany():
-                parts += part
-                if len(parts) > limit:
-                    raise too_large
-        except (web.RequestPayloadError, ConnectionError):
-            raise refuse("cannot read the body: it broke off") from None
-        finally:
-            self._reading_bytes -= reserved
-        return bytes(parts)
+        return await self._reader.read(request, limit, partial(Fault, 413, "sandbox_too_large"), refuse)
 
     def _relay(self, name: str, answer: Answer) -> web.Response:
         """Pass a shard's answer on; of a sandbox that is gone the host knows more."""
@@ -260,6 +243,11 @@ class Desk:
             raise ConnectionResetError("a stream broke off") from None
         await response.write_eof()
         return response
+
+
+def _admit(coming_bytes: int, bytes_: int) -> None:
+    if coming_bytes and coming_bytes + bytes_ > READING_MAX_BYTES:
+        raise Fault(429, "sandbox_full", "cannot take the body: too many are being read", retry_after_s=1)
 
 
 def _choose(pages: dict[str, Any], method: str) -> Any:

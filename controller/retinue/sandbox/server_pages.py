@@ -1,20 +1,16 @@
 """What people and programs look at: health, capacity, metrics, outages; and what every answer looks like."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
-from retinue.checks.exposition import build_metrics
 from retinue.sandbox.host import Host
 from retinue.sandbox.host_settings import HostSettings
 from retinue.sandbox.metrics import read_metrics
 from retinue.sandbox.requests import ErrorBody, ErrorWords, Fault, refuse
+from retinue.serving.exposition import build_metrics
+from retinue.serving.pages import Page, build_answer
 from retinue.terms.outage import parse_since
-from retinue.terms.record import to_json
-
-JSON = "application/json"
-Page = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 def build_pages(host: Host) -> dict[str, dict[str, Page]]:
@@ -68,11 +64,6 @@ def describe_health(host: Host) -> dict[str, Any]:
         "queued": host.admission.queued_count,
         "shards": [slot.pid if slot.is_ready.is_set() else 0 for slot in host.shards.slots],
     }
-
-
-def build_answer(value: Any, status: int = 200) -> web.Response:
-    """Build an answer of JSON."""
-    return web.Response(body=to_json(value) + b"\n", status=status, content_type=JSON)
 
 
 def build_fault(fault: Fault, settings: HostSettings) -> web.Response:

@@ -7,8 +7,8 @@ import socket
 import sys
 
 from retinue.node.kernel import set_death_signal
-from retinue.sandbox.loops import find_loop_factory
 from retinue.sandbox.shard import Shard
+from retinue.serving.loops import find_loop_factory
 
 
 def main(words: list[str]) -> int:

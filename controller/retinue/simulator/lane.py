@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from retinue.checks.queue import FairQueue
+from retinue.serving.queue import FairQueue
 
 RETRY_MIN_S, RETRY_MAX_S = 1, 60
 MEAN_SHARE = 0.05

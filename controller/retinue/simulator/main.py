@@ -7,21 +7,19 @@ SIGTERM: takes no more and exits 0. Personas that cannot be used: exit 2, every 
 import argparse
 import asyncio
 import os
-import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aiohttp import web
-
-from retinue.checks.command_line import raise_descriptor_limit, tell_stop, typed
-from retinue.checks.doors import BACKLOG, Doors, name_socket
 from retinue.checks.settings import parse_duration, parse_size
 from retinue.client.http import parse_target
 from retinue.client.site import Site, find_url, read_site
 from retinue.errors import PermanentError, RetinueError, TransientError, UsageError
-from retinue.sandbox.loops import find_loop_factory
+from retinue.serving.command_line import raise_descriptor_limit, typed
+from retinue.serving.doors import Doors
+from retinue.serving.listening import catch_stop, listen
+from retinue.serving.loops import find_loop_factory
 from retinue.simulator.model import Model
 from retinue.simulator.personas import Persona, parse_personas
 from retinue.simulator.server import Desk
@@ -131,19 +129,11 @@ def find_model(words: argparse.Namespace, env: Mapping[str, str], node: str) -> 
 
 async def serve(settings: Settings, personas: Mapping[str, Persona], model: Model, doors: Doors) -> int:
     """Serve at these doors until SIGTERM or SIGINT; returns the exit code."""
-    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, tell_stop, told)
-    runner = web.ServerRunner(Desk(settings, personas, model).build_server(), shutdown_timeout=END_S)
-    await runner.setup()
+    told = catch_stop()
     try:
-        for sock in doors.sockets:
-            await web.SockSite(runner, sock, backlog=BACKLOG).start()
-        names = ", ".join(name_socket(sock) for sock in doors.sockets)
-        print(f"retinue simulator: {len(personas)} personas, listening on {names}", file=sys.stderr, flush=True)
-        await told
+        title = f"retinue simulator: {len(personas)} personas, "
+        async with listen(Desk(settings, personas, model).build_server(), doors, END_S, title):
+            await told
     finally:
-        await runner.cleanup()
         await model.close()
-        doors.close()
     return 0

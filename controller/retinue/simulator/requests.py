@@ -5,7 +5,8 @@ The conversation is as the environment has it: `assistant` is the policy, `user`
 
 from typing import Any
 
-from retinue.checks.body import Fault, read_lenient
+from retinue.serving.faults import Fault
+from retinue.serving.lenient import read_lenient
 from retinue.simulator.role import Said
 from retinue.terms.record import Record, to_json
 
